@@ -120,15 +120,18 @@ pub unsafe fn add_per_sample(
         return Err(mismatch.into_error(Error::Layout));
     }
     let count = batch.layout().numel() as usize;
+    debug_assert!(!data.is_null());
     macro_rules! by_dtype {
         ($add_to_integers:ident: $($dtype:ident $t:ty),*; $($float:ident $f:ty),*) => {
             match dtype {
                 $(DType::$dtype => {
+                    debug_assert_eq!(<$t as Elem>::DTYPE, dtype);
                     // SAFETY: `count` elements of the dtype, without gaps, aligned; the caller promises that nothing else uses them.
                     let values = unsafe { std::slice::from_raw_parts_mut(data.cast::<$t>(), count) };
                     $add_to_integers(values, &parts, dtype)
                 })*
                 $(DType::$float => {
+                    debug_assert_eq!(<$f as Elem>::DTYPE, dtype);
                     // SAFETY: as above.
                     let values = unsafe { std::slice::from_raw_parts_mut(data.cast::<$f>(), count) };
                     add_to_floats(values, &parts);

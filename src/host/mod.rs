@@ -102,7 +102,7 @@ impl Tiling {
 /// The address of each output; `None` for one that is written elsewhere.
 pub(crate) struct Outputs(Vec<Option<*mut u8>>);
 
-// SAFETY: tiles are disjoint ranges of elements, and elements of one output do not share memory
+// SAFETY: one tile alone writes each element, and elements of one output do not share memory
 // (`plan::check_target`), so threads write through these addresses to different places.
 #[allow(unsafe_code)]
 unsafe impl Sync for Outputs {}
@@ -130,6 +130,7 @@ pub(crate) struct Work<'p> {
 impl<'p> Work<'p> {
     /// The work on the outputs that have an address; the others are not written.
     pub fn new(plan: &'p Plan<'p>, outputs: &'p Outputs, stores: StreamingStores) -> Work<'p> {
+        debug_assert_eq!(outputs.0.len(), plan.outputs().len());
         let tiling = Tiling::new(plan, |output| outputs.0[output].is_some());
         Work { plan, outputs, tiling, stores }
     }
@@ -146,7 +147,10 @@ impl<'p> Work<'p> {
         parallel_for(self.tiling.count(), threads, |tile| {
             let (output, elems) = self.tiling.locate(self.plan, tile);
             let Some(out) = self.outputs.0[output] else { return };
-            debug_assert!(elems.end <= self.plan.outputs()[output].numel());
+            debug_assert!(
+                elems.start < elems.end && elems.end <= self.plan.outputs()[output].numel()
+            );
+            debug_assert!(!out.is_null() || self.plan.outputs()[output].has_places());
             // SAFETY: the plan borrows its samples, `Outputs::new` promised the output, `locate`
             // stays inside the output, and every tile is taken once.
             #[allow(unsafe_code)]
@@ -184,7 +188,7 @@ impl Work<'_> {
             let is_its = |other: &OutputPlan<'_>| other.leaf == output.leaf && other.role == role;
             outputs.iter().position(is_its)
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises the output at `out`, and `Outputs::new` promised the scales at `at`.
         unsafe {
             match (scaling.quantize(), output.op) {
                 (Some(quantize), ElementOp::Scales) => {
@@ -247,12 +251,16 @@ pub(crate) unsafe fn run_moves(
     for (index, output) in moves.outputs.iter().enumerate() {
         let numel = output.numel();
         let scales = moves.scales.get(index);
+        debug_assert_eq!(output.places.len(), output.num_samples());
+        debug_assert!(scales
+            .and_then(|scales| scales.found.as_ref())
+            .is_none_or(|(_, found)| found.places.len() == found.num_samples()));
         let tile_elems = tile_bytes(output.bytes()) / output.dtype.size() as u64;
         parallel_for(numel.div_ceil(tile_elems) as usize, threads, |tile| {
             let begin = tile as u64 * tile_elems;
             let part = begin..(begin + tile_elems).min(numel);
             let nowhere = std::ptr::null_mut();
-            // SAFETY: the caller's promise; tiles are disjoint.
+            // SAFETY: the caller's promise, for places that all samples have; one tile alone writes each element.
             unsafe {
                 match scales {
                     None => tile::run(output, affine, nowhere, part, stores),
@@ -277,6 +285,7 @@ pub(crate) unsafe fn run_moves(
 #[allow(unsafe_code)]
 pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, bytes: u64, threads: Option<&Helpers>) {
     debug_assert!(from.addr().abs_diff(to.addr()) as u64 >= bytes);
+    debug_assert!(bytes == 0 || !from.is_null() && !to.is_null());
     let (from, to) = (AtomicPtr::new(from.cast_mut()), AtomicPtr::new(to));
     parallel_for(bytes.div_ceil(POLICY.max_tile_bytes) as usize, threads, |tile| {
         let begin = tile as u64 * POLICY.max_tile_bytes;

@@ -106,6 +106,7 @@ impl PipelinedCopy {
     #[inline]
     pub unsafe fn push(&mut self, row: *const u8) {
         let Some(slot) = self.shared.rows.get(self.len) else { return };
+        debug_assert!(!row.is_null());
         slot.store(row.cast_mut(), Ordering::Relaxed);
         self.len += 1;
         // The number is not stored at every row: its cache line would go to and fro between two caches.

@@ -78,6 +78,8 @@ unsafe impl Send for Raw {}
 
 impl Drop for Raw {
     fn drop(&mut self) {
+        debug_assert!(self.layout.size() >= ALIGN);
+        debug_assert_eq!(self.data.as_ptr().addr() % self.layout.align(), 0);
         // SAFETY: `data` came from `alloc` with this very layout, and is dropped once.
         unsafe { dealloc(self.data.as_ptr(), self.layout) };
     }
@@ -124,6 +126,7 @@ impl Block {
 
     /// Sets every byte to 0.
     pub fn zero(&mut self) {
+        debug_assert!(self.raw.is_some());
         // SAFETY: `size` bytes were allocated at `data`, and `&mut` says that nothing else is there.
         unsafe { self.data().write_bytes(0, self.size() as usize) };
     }
@@ -287,11 +290,14 @@ impl Default for SmallBlocks {
 impl SmallBlocks {
     /// Takes a free block of exactly this size, one of [`SMALL_SIZES`]; `None` if there is none.
     fn take(&self, layout: Layout) -> Option<Raw> {
+        // The layout that the block was allocated with, which its release needs.
+        debug_assert_eq!(small_layout(small_size(layout.size())), layout);
         self.0[small_size(layout.size())].iter().find_map(|slot| take(slot, layout))
     }
 
     /// Keeps a block; returns it if all slots of its size are full.
     fn keep(&self, raw: Raw) -> Option<Raw> {
+        debug_assert_eq!(small_layout(small_size(raw.layout.size())), raw.layout);
         let raw = ManuallyDrop::new(raw);
         for slot in &self.0[small_size(raw.layout.size())] {
             let (none, data) = (ptr::null_mut(), raw.data.as_ptr());

@@ -11,6 +11,7 @@ use crate::tensor::{CastTo, DType, Scalar};
 
 /// Writes the outputs of a plan that have an address, element by element: the reference for all other executors.
 pub(crate) fn run(plan: &Plan<'_>, outputs: &Outputs) {
+    debug_assert_eq!(outputs.0.len(), plan.outputs().len());
     let addressed = plan.outputs().iter().zip(&outputs.0);
     for (output, out) in addressed.filter_map(|(output, out)| Some((output, (*out)?))) {
         if let Some(scaling) = &plan.batch_shapes()[output.leaf].scaling {
@@ -20,7 +21,7 @@ pub(crate) fn run(plan: &Plan<'_>, outputs: &Outputs) {
                 .find(|(other, _)| (other.leaf, other.role) == (output.leaf, Role::Scales));
             let scales = scales.and_then(|(output, out)| Some((output, (*out)?)));
             let given = scaling.given.as_deref().unwrap_or_default();
-            // SAFETY: as below.
+            // SAFETY: the plan borrows its samples, and `Outputs::new` promised the output and its scales.
             unsafe {
                 match output.op {
                     ElementOp::Scales => continue,
@@ -46,18 +47,22 @@ pub(crate) fn run(plan: &Plan<'_>, outputs: &Outputs) {
 pub(crate) unsafe fn run_moves(moves: &Moves<'_>) {
     let affine = moves.affine.as_deref();
     for (index, output) in moves.outputs.iter().enumerate() {
+        debug_assert_eq!(output.places.len(), output.num_samples());
         if let Some(scales) = moves.scales.get(index) {
             let nowhere = std::ptr::null_mut();
             let found = scales
                 .found
                 .as_ref()
                 .map(|(quantize, scales_output)| (quantize, (scales_output, nowhere)));
-            // SAFETY: the caller's promise.
+            debug_assert!(
+                found.is_none_or(|(_, (scales, _))| scales.places.len() == scales.num_samples())
+            );
+            // SAFETY: the caller's promise, for places that all samples have.
             unsafe { rescale(output, nowhere, found, (&scales.given, &scales.first)) };
             continue;
         }
         for elem in 0..output.numel() {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's promise, for places that all samples have.
             unsafe { write_element(affine, output, std::ptr::null_mut(), elem) };
         }
     }
@@ -75,6 +80,9 @@ pub(crate) unsafe fn rescale(
     found: Option<(&Quantize, (&OutputPlan<'_>, *mut u8))>,
     (all_given, first): (&[f32], &[usize]),
 ) {
+    // The bits of an element and of a scale that are copied.
+    debug_assert!(output.dtype.size() <= output.fill.len());
+    debug_assert!(found.is_none_or(|(_, (scales, _))| scales.dtype.size() <= 4));
     let mut given = all_given.iter();
     for sample in 0..output.num_samples() {
         // Pairs of moves have scales of their own.
@@ -82,10 +90,12 @@ pub(crate) unsafe fn rescale(
             given = all_given[first..].iter();
         }
         let elems = output.starts.elems(sample);
+        debug_assert!(elems.end <= output.numel());
         let (groups, count) = (output.nest_of(sample).groups, elems.end - elems.start);
         let num_groups = match (found, groups) {
             (Some((_, (scales, _))), _) => {
                 let scale_elems = scales.starts.elems(sample);
+                debug_assert!(scale_elems.end <= scales.numel());
                 scale_elems.end - scale_elems.start
             }
             (None, Groups::Sample) => 1,
@@ -94,8 +104,10 @@ pub(crate) unsafe fn rescale(
         };
         for group in 0..num_groups {
             let group_elems = groups.elems(group, count);
+            debug_assert!(group_elems.end <= count);
             let places = || group_elems.clone().map(|elem| place_of(output, sample, out, elem));
-            // SAFETY: elements of the output, and one of its scales.
+            // SAFETY: `group_elems` are elements of the sample in the output, `group` is one of its scales, and
+            // bits are as long as what is copied of them.
             unsafe {
                 let scale = match found {
                     None => *given.next().unwrap_or(&1.0),
@@ -200,7 +212,7 @@ fn place_of(output: &OutputPlan<'_>, sample: usize, out: *mut u8, elem: u64) -> 
 /// The place is that of a real element of a living sample.
 unsafe fn bits_at(dtype: DType, place: &ElementPlace) -> [u8; 16] {
     let mut bits = [0u8; 16];
-    debug_assert!(dtype.size() <= bits.len());
+    debug_assert!(place.is_real && dtype.size() <= bits.len());
     // SAFETY: the caller's promise.
     unsafe { place.src.copy_to_nonoverlapping(bits.as_mut_ptr(), dtype.size()) };
     if !dtype.is_native() {
@@ -224,6 +236,7 @@ unsafe fn float_at(output: &OutputPlan<'_>, sample: usize, place: &ElementPlace)
 /// # Safety
 /// The samples of the output are alive, and `elem` is an element of the output at `out`.
 unsafe fn write_element(affine: Option<&Affine>, output: &OutputPlan<'_>, out: *mut u8, elem: u64) {
+    debug_assert!(elem < output.numel());
     let sample = output.starts.sample_at(elem);
     let nest = output.nest_of(sample);
     let dims = &output.dims[nest.dims.clone()];
@@ -252,7 +265,8 @@ unsafe fn write_element(affine: Option<&Affine>, output: &OutputPlan<'_>, out: *
         }
         op => op.constant(sample).unwrap_or(output.fill),
     };
-    // SAFETY: an element of the output.
+    debug_assert!(size <= bits.len());
+    // SAFETY: the place is that of an element of the output, and `bits` has as many bytes.
     unsafe { place.dst.copy_from_nonoverlapping(bits.as_ptr(), size) };
 }
 

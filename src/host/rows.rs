@@ -277,6 +277,7 @@ unsafe fn cast<I: Isa, S: Elem, D: Elem, const SWAPPED: bool>(
     // SAFETY: the sizes are those of the types; the rest is the caller's promise.
     unsafe {
         if !SWAPPED && ss == s as isize && ds == d as isize {
+            debug_assert!(src.addr() + len * s <= dst.addr() || dst.addr() + len * d <= src.addr());
             I::cast::<S, D>(src, dst, len);
         } else {
             cast_strided([s, d], SWAPPED, I::cast::<S, D>, Row { src, ss, dst, ds, len });
@@ -357,6 +358,7 @@ impl BlockRoom {
             (true, _) => swap::<u64, false>,
         };
         debug_assert!(width <= 8 && row.len <= BLOCK);
+        debug_assert!(!is_swapped || matches!(width, 2 | 4 | 8));
         // SAFETY: by the contract above; the room is of `BLOCK` elements of 8 bytes.
         unsafe { gather(row.src, row.ss, self.input.at(), width as isize, row.len) };
         self.input.at()
@@ -428,6 +430,7 @@ unsafe fn affine_blocks<T: Real>(
 ) {
     let (a, b) = T::coefficients(affine);
     let channels = a.len();
+    debug_assert!(channels == 1 || channel < channels);
     let mut tile = (Scratch::<{ TILED * 8 * 8 }>::new(), Scratch::<{ TILED * 8 * 8 }>::new());
     let (mut pa, mut pb) = (a.as_ptr(), b.as_ptr());
     let (mut period, mut step, mut at) = (0, BLOCK, 0);
@@ -439,7 +442,8 @@ unsafe fn affine_blocks<T: Real>(
         period = turns * channels;
         step = BLOCK - BLOCK % period;
         let (ta, tb) = (tile.0.at().cast::<T>(), tile.1.at().cast::<T>());
-        debug_assert!(period <= 8 * TILED);
+        debug_assert!(period <= 8 * TILED && period % 8 == 0 && size_of::<T>() <= 8);
+        debug_assert!(ta.is_aligned() && tb.is_aligned());
         let mut c = channel % channels;
         for i in 0..period.min(row.len) {
             // SAFETY: `i < 8 * TILED`, which is how many fit; the room is aligned.
@@ -462,7 +466,8 @@ unsafe fn affine_blocks<T: Real>(
         }
         debug_assert!(n <= BLOCK && (period != usize::MAX || at + n <= channels));
         // SAFETY: `done + n <= len` and `n <= BLOCK`. The pairs are one for all; or tiled, a whole
-        // number of periods to a block; or `n` from `at` on, and `at + n <= channels`.
+        // number of periods to a block, and written as far as the row is long; or `n` from `at` on,
+        // and `at + n <= channels`.
         unsafe {
             let pairs = Pairs { a: pa.add(at), b: pb.add(at), period };
             affine_block(pair, row.part(done, n), pairs);
@@ -478,12 +483,13 @@ unsafe fn affine_blocks<T: Real>(
 ///
 /// # Safety
 /// At most `BLOCK` elements, those of `pair`, at the row's strides, at any address, those read and those written
-/// disjoint; coefficients for the whole period of `pairs`.
+/// disjoint; coefficients for the whole period of `pairs`, or for each element if these are fewer.
 #[inline]
 unsafe fn affine_block<T: Real>(pair: &Pair<T>, row: Row, pairs: Pairs<T>) {
     let mut stage = BlockRoom::new();
     let mut wide = Scratch::<{ BLOCK * 8 }>::new();
-    debug_assert!(row.len <= BLOCK);
+    debug_assert!(row.len <= BLOCK && pair.src <= 8 && pair.dst <= 8);
+    debug_assert!(pairs.period % 8 == 0 || pairs.period >= row.len);
     // SAFETY: at most `BLOCK` elements of at most 8 bytes fit each of the rooms, and the kernels are
     // those of the elements they are given.
     unsafe {

@@ -66,12 +66,14 @@ pub(super) unsafe fn copy_runs<const STREAMING: bool>(
     out: *mut u8,
     elems: Range<u64>,
 ) {
+    debug_assert!(output.bytes_only);
     let size = output.dtype.size();
     let write = |sample: usize, range: Range<u64>| {
         prefetch_ahead(output, sample);
         let skip = range.start as usize * size;
         let src = output.data[sample].wrapping_offset(output.nest_of(sample).src_offset as isize);
         let dst = output.place_of(sample, out);
+        debug_assert!(range.end <= output.nest_of(sample).num_real);
         // SAFETY: a run of bytes holds all of the sample's elements, `range` among them.
         unsafe {
             let len = (range.end - range.start) as usize * size;
@@ -82,7 +84,10 @@ pub(super) unsafe fn copy_runs<const STREAMING: bool>(
         return for_samples(output, elems, write);
     }
     for_uniform_samples(output, elems, write, |addresses, dst_offset, bytes| {
-        // SAFETY: whole samples of `bytes` bytes, one after the other.
+        debug_assert!(!output.has_places());
+        debug_assert_eq!(output.nests[0].num_real * size as u64, bytes as u64);
+        debug_assert!(dst_offset as u64 + (addresses.len() * bytes) as u64 <= output.bytes());
+        // SAFETY: each sample has `bytes` bytes, and they follow one another within the output.
         unsafe { copy_all(addresses, out.wrapping_offset(dst_offset), bytes) };
     });
 }

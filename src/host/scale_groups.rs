@@ -83,6 +83,7 @@ impl SampleScales<'_> {
         };
         let [dim] = place.dims else { return None };
         let stride = dim.dst_stride as isize;
+        debug_assert!(group < dim.extent);
         let scales = place.dst.wrapping_offset(group as isize * stride);
         Some(BlockRun { quantize, row: 0, block: 0, column: 0, scales, stride })
     }
@@ -122,6 +123,7 @@ unsafe fn write_scale(place: &SamplePlace<'_>, group: u64, bits: &[u8; 16], quan
             rest /= dim.extent;
         }
     }
+    debug_assert!(group < place.dims.iter().map(|dim| dim.extent).product::<u64>());
     debug_assert!(quantize.scale_dtype.size() <= bits.len());
     // SAFETY: the caller's promise.
     unsafe { dst.copy_from_nonoverlapping(bits.as_ptr(), quantize.scale_dtype.size()) };
@@ -139,6 +141,13 @@ pub(super) unsafe fn run(
     out: *mut u8,
     elems: Range<u64>,
 ) {
+    debug_assert!(elems.end <= output.numel());
+    debug_assert!(match scales {
+        TileScales::Found { quantize, output: found, .. } => {
+            found.dtype == quantize.scale_dtype && found.num_samples() == output.num_samples()
+        }
+        TileScales::Given { .. } => true,
+    });
     let mut known: Option<(&LoopNest, RowFns)> = None;
     for_samples(output, elems, |sample, part| {
         let nest = output.nest_of(sample);
@@ -239,6 +248,7 @@ impl Rescaled<'_, '_> {
     /// As of [`run`]; `range` are all elements of the sample.
     unsafe fn write_sample(&self, range: Range<u64>) {
         let RowFns { amax: amax_of, rescale, .. } = self.fns;
+        debug_assert!(range == (0..self.place.dims.iter().map(|dim| dim.extent).product()));
         let amax = || {
             let mut most = 0f32;
             let read = |src: *const u8, _: *mut u8, dim: &Dim, len: usize, _: u64, _: &[u64]| {
@@ -267,6 +277,9 @@ impl Rescaled<'_, '_> {
     /// As of [`run`]; `range` are whole blocks of the sample.
     unsafe fn write_blocks(&self, range: Range<u64>, [row_elems, block]: [u64; 2]) {
         let RowFns { amax, rescale, run } = self.fns;
+        let group_of = |elem: u64| self.groups.elems(self.groups.index_of(elem), range.end);
+        debug_assert_eq!(group_of(range.start).start, range.start);
+        debug_assert_eq!(group_of(range.end - 1).end, range.end);
         let sizes = [self.nest.dtype.size() as isize, self.output.dtype.size() as isize];
         // The next element and its group, in the order of the walk.
         let (at, group) = (Cell::new(range.start), Cell::new(self.groups.index_of(range.start)));
@@ -290,7 +303,9 @@ impl Rescaled<'_, '_> {
                 if let Some(scales) = self.scales.run_at(index) {
                     let [row, block] = [row_elems, block].map(|elems| elems as usize);
                     let blocks = BlockRun { row, block, column: column as usize, ..scales };
-                    // SAFETY: as below, for all blocks.
+                    debug_assert!(matches!(&self.scales, SampleScales::Found { place, .. }
+                        if self.groups.index_of(at.get() - 1) < place.dims[0].extent));
+                    // SAFETY: as below, for all blocks: the last one has a scale of the sample, too.
                     unsafe { run(src, dst, len, &blocks) };
                     group.set(self.groups.index_of(at.get() - 1) + 1);
                     return;
@@ -329,6 +344,7 @@ pub(super) unsafe fn run_empty(
     if data.nests.iter().all(|nest| nest.groups.are_never_empty()) {
         return;
     }
+    debug_assert!(elems.end <= scales.numel());
     let (one, least) = (quantize.bits_of(1.0), quantize.bits_of(quantize.scale_of(0.0)));
     let size = scales.dtype.size();
     for_samples(scales, elems, |sample, range| {

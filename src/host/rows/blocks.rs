@@ -40,6 +40,7 @@ unsafe fn gather_on<I: Isa, T: Copy>(
     debug_assert_eq!(from.len(), to.len());
     #[cfg(target_arch = "x86_64")]
     if I::AVX2 && crate::host::simd::x86::are_squares(size_of::<T>(), places, from) {
+        debug_assert!(matches!(size_of::<T>(), 1 | 2 | 4 | 8));
         // SAFETY: the caller's promise, of which the sizes were just checked.
         return unsafe {
             match size_of::<T>() {

@@ -71,9 +71,11 @@ unsafe fn with_avx2<T: Copy, const C: usize>(
     dst: *mut u8,
     len: usize,
 ) {
-    // SAFETY: the caller's promise. The same loop, for the compiler to vectorise with wider shuffles.
+    // The same loop, for the compiler to vectorise with wider shuffles.
+    // SAFETY: the caller's promise, and `merge_3` writes no more than `len` pixels.
     unsafe {
         let done = if C == 3 { merge_3::<T>(src, held, dst, len) } else { 0 };
+        debug_assert!(done <= len);
         let width = size_of::<T>();
         plain::<T, C>(src.add(done * width), held, dst.add(done * width * C), len - done);
     }

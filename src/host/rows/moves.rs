@@ -114,6 +114,7 @@ pub(super) unsafe fn swap_elems<T: ByteSwapped, const HALVES: bool>(
     dst: *mut u8,
     len: usize,
 ) {
+    debug_assert!(src.addr().abs_diff(dst.addr()) >= len * size_of::<T>());
     for i in 0..len {
         // SAFETY: `i < len`.
         unsafe {
@@ -156,6 +157,7 @@ pub(crate) fn fill_of(width: usize, value: &[u8; 16]) -> FillFn {
 /// # Safety
 /// Room for `len` contiguous elements as wide as `T` at `dst`; all their bytes are the value's first.
 unsafe fn fill_bytes<T>(dst: *mut u8, value: &[u8; 16], len: usize) {
+    debug_assert!(value[..size_of::<T>()].iter().all(|&byte| byte == value[0]));
     // SAFETY: `len` contiguous elements.
     unsafe { std::ptr::write_bytes(dst, value[0], len * size_of::<T>()) }
 }
@@ -202,6 +204,7 @@ pub(crate) unsafe fn fill_row(
 /// `len` bytes on both sides, disjoint.
 #[inline]
 pub(crate) unsafe fn copy_bytes(src: *const u8, dst: *mut u8, len: usize, streaming: bool) {
+    debug_assert!(src.addr().abs_diff(dst.addr()) >= len);
     // SAFETY: the caller's promise; the processor runs what is chosen.
     unsafe {
         match streaming {

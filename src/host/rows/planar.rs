@@ -79,6 +79,7 @@ pub(super) unsafe fn planar<I: Isa, S: Elem, D: Elem>(
         4 => planar_copy::<I, u32>,
         _ => planar_copy::<I, u64>,
     };
+    debug_assert!(matches!(size_of::<S>(), 1 | 2 | 4 | 8));
     let pixels = Pixels { src, dst, plane, len, channels };
     // SAFETY: the tables are those of the types, and `split` that of their width; the rest is the
     // caller's promise.

@@ -244,9 +244,10 @@ unsafe fn rescale_blocks(scaled: &Scaled, row: Row, scale: f32) {
     let [from, to] = scaled.sizes;
     let (mut stage, mut wide) = (BlockRoom::new(), Scratch::<{ BLOCK * 4 }>::new());
     debug_assert!(from <= 8 && to <= 8);
+    debug_assert!(scaled.load.is_some() || from == size_of::<f32>());
     for done in (0..row.len).step_by(BLOCK) {
-        // SAFETY: `done + n <= len`; at most `BLOCK` elements of at most 8 bytes fit each of the rooms, and the kernels are those
-        // of the elements they are given.
+        // SAFETY: `done + n <= len`; at most `BLOCK` elements of at most 8 bytes fit the stage, and as many float32 fit `wide`;
+        // the kernels are those of the elements they are given.
         unsafe {
             let block = row.part(done, BLOCK.min(row.len - done));
             let mut x = stage.gather(from, scaled.is_swapped, block);

@@ -21,6 +21,7 @@ pub(crate) unsafe fn for_reversed_blocks(
     len: usize,
     mut f: impl FnMut(*const u8, usize, usize),
 ) {
+    debug_assert!((1..=BLOCK_BYTES).contains(&pixel));
     let mut held = std::mem::MaybeUninit::<[u64; BLOCK_BYTES / 8]>::uninit();
     let block = BLOCK_BYTES / pixel;
     for done in (0..len).step_by(block) {
@@ -36,6 +37,11 @@ pub(crate) unsafe fn for_reversed_blocks(
 /// # Safety
 /// `len` pixels can be read from `src` downwards, and as many written from `dst` upwards, elsewhere.
 pub(crate) unsafe fn reverse(src: *const u8, dst: *mut u8, pixel: usize, len: usize) {
+    // The pixels begin at the last one, which is the lowest.
+    debug_assert!(
+        len == 0
+            || (src.addr() + pixel).wrapping_sub(len * pixel).abs_diff(dst.addr()) >= len * pixel
+    );
     // SAFETY: the caller's promise; the processor runs what is chosen.
     with_isa!(I => unsafe { reverse_on::<I>(src, dst, pixel, len) })
 }
@@ -90,7 +96,7 @@ unsafe fn turn_vectors(src: *const u8, dst: *mut u8, pixel: usize, len: usize) {
     // memory is read upwards, and what sticks out is written over. The very last vector is the one that
     // ends with the row, which the next may overlap.
     let count = (len - 1) / step;
-    debug_assert!(len > step);
+    debug_assert!(pixel <= 16 && len > step && count * step < len);
     // SAFETY: each vector has the pixels `i..i + step` for some `i >= 1`, where `i + step <= len`: the
     // load begins at the lowest of them and ends below the end of pixel `i - 1`; the store ends with
     // the highest place and begins in that of pixel `i - 1`, which is written later.
