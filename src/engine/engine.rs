@@ -366,12 +366,15 @@ impl Engine {
                 addresses.push(None);
                 continue;
             }
+            let is_whole = |tensor: &Tensor| tensor.nbytes() as u64 == output.bytes();
+            debug_assert!(plan.is_device_output(index) || tensor.as_ref().is_none_or(is_whole));
             let place = placements[index].or(tensor.as_ref().map(Tensor::data_ptr));
             addresses.push(place.filter(|_| !plan.is_device_output(index)));
         }
         debug_assert_eq!(addresses.len(), plan.outputs().len());
         // SAFETY: an address is that of memory just allocated for the output's compact layout, which
-        // nothing else has seen, or that of the target the plan borrows, whose layout the output has.
+        // nothing else has seen, that of its place in an arena (`Arena::accept`), or that of the target
+        // the plan borrows, whose layout the output has.
         #[allow(unsafe_code)]
         let outputs = unsafe { Outputs::new(addresses) };
         if self.shared.reference {
@@ -451,6 +454,7 @@ impl Engine {
         let executor = self.shared.devices.executor(ordinal)?;
         let bytes = bytes_of(dtype, layout.shape());
         let tensor = executor.pinned(bytes)?.into_tensor(dtype, layout);
+        debug_assert_eq!(tensor.nbytes() as u64, bytes);
         // SAFETY: memory just taken for this layout, which nothing else has.
         #[allow(unsafe_code)]
         unsafe {

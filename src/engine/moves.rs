@@ -88,7 +88,8 @@ fn list_of_targets<'t>(side: MoveSide, targets: &[Target<'t>]) -> Result<SampleL
             return Err(Error::argument(text.to_owned()).at_side(side, index));
         }
         let (shape, strides) = (layout.shape(), Some(layout.strides()));
-        // SAFETY: memory of the targets, which are borrowed for longer than the list.
+        // SAFETY: memory of the targets, which are borrowed for longer than the list, and which nothing
+        // reads through the list.
         #[allow(unsafe_code)]
         unsafe {
             list.push(*data, *dtype, *device, shape, strides)?;
@@ -419,10 +420,11 @@ impl<'a> AloneLeaves<'a> {
             let shape: Vec<i64> = count.iter().chain(dst.layout.shape()).copied().collect();
             let layout = Layout::try_new(dst.dtype, &shape, Some(&strides))?;
             let data = dsts.address(pairs.start).cast_mut();
-            debug_assert_eq!(
-                dsts.address(pairs.end - 1).addr() - data.addr(),
-                (pairs.len() - 1) * dst.layout.numel() as usize * dst.dtype.size(),
-            );
+            let bytes = dst.layout.numel() as usize * dst.dtype.size();
+            debug_assert!(pairs.clone().all(|pair| {
+                let from_first = dsts.address(pair).addr() - data.addr();
+                from_first == (pair - pairs.start) * bytes && dsts.meta(pair) == dst
+            }));
             // SAFETY: the caller's promise, for destinations that follow each other.
             let target = unsafe { Target::from_raw_parts(data, dst.dtype, dst.device, layout) };
             all.targets.push(target);

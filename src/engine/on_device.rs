@@ -61,6 +61,9 @@ impl Engine {
         for (index, tensor, out) in result.spread {
             let Some(spread) = route.and_then(|route| route.spread(index)) else { continue };
             let output = spread.read_at(tensor.data_ptr());
+            let end = spread.landing.unwrap_or(0) + spread.compact.bytes();
+            debug_assert!(end <= tensor.nbytes() as u64);
+            debug_assert_eq!(output.numel(), spread.compact.numel());
             // SAFETY: the tensor has all elements of the output, which the plan borrows.
             #[allow(unsafe_code)]
             unsafe {

@@ -113,6 +113,9 @@ impl Engine {
         };
         let parts = stored.iter().zip(&offsets).map(leaf_at).collect::<Result<Vec<Tensor>>>()?;
         let mut targets = Vec::with_capacity(parts.len());
+        debug_assert!(parts.windows(2).all(|pair| {
+            pair[0].data_ptr().addr() + pair[0].nbytes() <= pair[1].data_ptr().addr()
+        }));
         for part in &parts {
             let layout = Layout::compact(part.dtype(), part.shape())?;
             debug_assert_eq!(part.device(), device);

@@ -151,6 +151,7 @@ impl<'a> ShortRows<'a> {
     #[inline]
     unsafe fn fill(&self, dst: *mut u8, stride: isize, len: usize, places: Range<u64>) {
         let (size, step) = (self.output.dtype.size(), self.short.dst_stride as isize);
+        debug_assert!(places.end <= self.short.extent);
         for place in places {
             // SAFETY: the caller's promise.
             unsafe {
@@ -176,6 +177,7 @@ impl<'a> ShortRows<'a> {
         let &RowRange { src, dst, next, len, coords, .. } = range;
         let width = self.nest.dtype.size();
         let pixel = self.short.extent as usize * width;
+        debug_assert!(self.is_mirrored);
         if self.affine.is_none() && self.nest.dtype == self.output.dtype {
             // SAFETY: the caller's promise; nothing is converted.
             return unsafe { rows::reverse(src, dst, pixel, len) };
@@ -189,6 +191,7 @@ impl<'a> ShortRows<'a> {
         // SAFETY: the caller's promise; a block has `count` of the pixels, and `dst` is the place of its first.
         unsafe {
             rows::for_reversed_blocks(src, pixel, len, |src, done, count| {
+                debug_assert!(done + count <= len);
                 let dst = dst.wrapping_offset(done as isize * next.dst_stride as isize);
                 let len = count * self.short.extent as usize;
                 match self.affine {
@@ -208,6 +211,7 @@ impl<'a> ShortRows<'a> {
         let &RowRange { dst, next, len, .. } = range;
         let (short, size) = (self.short, self.output.dtype.size());
         let (step, to) = (short.dst_stride as isize, next.dst_stride as isize);
+        debug_assert!(short.lo <= short.hi && short.hi <= short.extent);
         // SAFETY: the caller's promise, for the places before the real ones and behind them.
         unsafe {
             self.fill(dst, to, len, 0..short.lo);
@@ -252,6 +256,7 @@ impl<'a> ShortRows<'a> {
         len: usize,
     ) {
         let &RowRange { src, next, column, coords, .. } = range;
+        debug_assert!((self.short.lo..self.short.hi).contains(&place) && done + len <= range.len);
         let (at, from) = ((place - self.short.lo) as usize, next.src_stride as isize);
         let src = src
             .wrapping_offset(at as isize * self.short.src_stride as isize)

@@ -86,6 +86,32 @@ unsafe fn output<'a, T>(dst: *mut u8, n: usize) -> &'a mut [MaybeUninit<Unaligne
     unsafe { std::slice::from_raw_parts_mut(dst.cast(), n) }
 }
 
+/// Whether this processor runs the compilation `I`.
+#[inline]
+fn is_run<I: Isa>() -> bool {
+    #[cfg(avx512)]
+    if I::AVX512 {
+        return super::isa::detects_avx512();
+    }
+    #[cfg(target_arch = "x86_64")]
+    if I::AVX2 {
+        return super::isa::detects_avx2();
+    }
+    !I::AVX2
+}
+
+/// Whether so many bytes at `src` and at `dst` have none in common.
+#[inline]
+pub(super) fn are_apart(
+    src: *const u8,
+    src_bytes: usize,
+    dst: *const u8,
+    dst_bytes: usize,
+) -> bool {
+    let (src, dst) = (src.addr(), dst.addr());
+    src_bytes == 0 || dst_bytes == 0 || src + src_bytes <= dst || dst + dst_bytes <= src
+}
+
 /// `n` elements from `src` to `dst`, both contiguous, at any address and disjoint.
 pub(super) type Cast = unsafe fn(src: *const u8, dst: *mut u8, n: usize);
 
@@ -199,6 +225,7 @@ pub(super) trait Isa: 'static {
 #[inline(always)]
 unsafe fn cast_body<I: Isa, S: Elem, D: Elem>(src: *const u8, dst: *mut u8, n: usize) {
     if matches!(S::DTYPE, DType::BF16) && D::DTYPE.is_float8() {
+        debug_assert_eq!(size_of::<S>(), size_of::<BF16>());
         // SAFETY: the caller's pointers are good for `n` elements, here of bfloat16, and disjoint.
         let (src, dst) = unsafe { (input::<BF16>(src, n), output::<D>(dst, n)) };
         for (d, s) in dst.iter_mut().zip(src) {
@@ -219,6 +246,7 @@ unsafe fn cast_body<I: Isa, S: Elem, D: Elem>(src: *const u8, dst: *mut u8, n: u
             // SAFETY: the processor has been asked; the pointers are those that the caller gave.
             return unsafe { x86::widen_float8(tables, src, dst, n) };
         }
+        debug_assert_eq!(size_of::<D>(), size_of::<u16>());
         // SAFETY: the caller's pointers are good for `n` elements, here of 16 bits at `dst`, and disjoint.
         let (src, dst) = unsafe { (input::<S>(src, n), output::<u16>(dst, n)) };
         for (d, s) in dst.iter_mut().zip(src) {
@@ -329,8 +357,11 @@ unsafe fn fma_body<I: Isa, T: Real, D: Elem>(
     pairs: Pairs<T>,
 ) {
     let Pairs { a, b, period } = pairs;
+    debug_assert!(n <= BLOCK && (period % 8 == 0 || period >= n));
+    debug_assert!(!a.is_null() && a.is_aligned() && !b.is_null() && b.is_aligned());
     #[cfg(target_arch = "x86_64")]
     if I::AVX2 && T::KIND == NumberKind::Single {
+        debug_assert!(T::DTYPE == DType::F32);
         let pairs = Pairs { a: a.cast(), b: b.cast(), period };
         if D::DTYPE == DType::F16 {
             // SAFETY: the caller is the AVX2 compilation and `T` is float32.
@@ -342,7 +373,6 @@ unsafe fn fma_body<I: Isa, T: Real, D: Elem>(
         }
         if period > 0 {
             let mut wide = Scratch::<{ BLOCK * 4 }>::new();
-            debug_assert!(n <= BLOCK);
             // SAFETY: as above, and `n <= BLOCK`.
             return unsafe {
                 x86::fma_tiled(x, wide.at(), n, pairs);
@@ -353,7 +383,6 @@ unsafe fn fma_body<I: Isa, T: Real, D: Elem>(
     // SAFETY: the caller's pointers are good for `n` elements and disjoint.
     let (src, dst) = unsafe { (input::<T>(x, n), output::<D>(dst, n)) };
     if period == 0 {
-        debug_assert!(!a.is_null() && !b.is_null());
         // SAFETY: there is one pair at least.
         let (a, b) = unsafe { (*a, *b) };
         for (d, s) in dst.iter_mut().zip(src) {
@@ -415,6 +444,9 @@ unsafe fn split_body<I: Isa, T: Copy, const C: usize>(
     plane: isize,
     n: usize,
 ) {
+    let (width, row) = (size_of::<T>(), |c: isize| dst.wrapping_offset(plane * c));
+    debug_assert!(C < 2 || plane.unsigned_abs() >= n * width);
+    debug_assert!((0..C as isize).all(|c| are_apart(src, n * C * width, row(c), n * width)));
     #[cfg(target_arch = "x86_64")]
     let start = if I::AVX2 && C == 3 && size_of::<T>() == 1 {
         // SAFETY: the caller is the AVX2 compilation; `C` is 3 and the elements are bytes.
@@ -519,36 +551,48 @@ macro_rules! compile {
             const AVX512: bool = $avx512;
 
             unsafe fn cast<S: Elem, D: Elem>(src: *const u8, dst: *mut u8, n: usize) {
+                debug_assert!(is_run::<$isa>());
+                debug_assert!(are_apart(src, n * size_of::<S>(), dst, n * size_of::<D>()));
                 // SAFETY: the caller's promises.
                 unsafe { $module::cast::<S, D>(src, dst, n) }
             }
             unsafe fn odd<S: Elem>(src: *const u8, dst: *mut u8, n: usize) {
+                debug_assert!(is_run::<$isa>());
+                debug_assert!(are_apart(src, n * size_of::<S>(), dst, n * size_of::<f32>()));
                 // SAFETY: the caller's promises.
                 unsafe { $module::odd::<S>(src, dst, n) }
             }
             unsafe fn fma<T: Real, D: Elem>(x: *const u8, dst: *mut u8, n: usize, pairs: Pairs<T>) {
+                debug_assert!(is_run::<$isa>());
+                debug_assert!(are_apart(x, n * size_of::<T>(), dst, n * size_of::<D>()));
                 // SAFETY: the caller's promises.
                 unsafe { $module::fma::<T, D>(x, dst, n, pairs) }
             }
             unsafe fn split<T: Copy, const C: usize>(
                 src: *const u8, dst: *mut u8, plane: isize, n: usize,
             ) {
+                debug_assert!(is_run::<$isa>());
                 // SAFETY: the caller's promises.
                 unsafe { $module::split::<T, C>(src, dst, plane, n) }
             }
             unsafe fn amax<B: Magnitude>(src: *const u8, n: usize, last: B) -> B {
+                debug_assert!(is_run::<$isa>());
                 // SAFETY: the caller's promises.
                 unsafe { $module::amax::<B>(src, n, last) }
             }
             unsafe fn quantise<S: Float, D: Quantised>(
                 src: *const u8, dst: *mut u8, n: usize, scale: f32,
             ) {
+                debug_assert!(is_run::<$isa>());
+                debug_assert!(are_apart(src, n * size_of::<S>(), dst, n * size_of::<D>()));
                 // SAFETY: the caller's promises.
                 unsafe { $module::quantise::<S, D>(src, dst, n, scale) }
             }
             unsafe fn quantise_run<S: Float, D: Quantised>(
                 src: *const u8, dst: *mut u8, n: usize, run: &BlockRun<'_>,
             ) {
+                debug_assert!(is_run::<$isa>());
+                debug_assert!(are_apart(src, n * size_of::<S>(), dst, n * size_of::<D>()));
                 // SAFETY: the caller's promises.
                 unsafe { $module::quantise_run::<S, D>(src, dst, n, run) }
             }

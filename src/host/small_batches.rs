@@ -71,17 +71,19 @@ pub(crate) unsafe fn write_numbers(tensor: Option<&Tensor>, numbers: impl Iterat
     debug_assert!(
         matches!(tensor.dtype(), DType::I32 | DType::I64) && tensor.layout().is_compact()
     );
-    debug_assert!(numbers.size_hint().0 as i64 <= tensor.layout().numel());
-    let data = tensor.data_ptr();
+    let (data, numel) = (tensor.data_ptr(), tensor.layout().numel());
+    debug_assert!(data.addr() % tensor.dtype().size() == 0);
     // SAFETY: the caller's promise; the memory is aligned for every dtype.
     unsafe {
         match tensor.dtype() {
-            DType::I32 => numbers
-                .enumerate()
-                .for_each(|(index, number)| data.cast::<i32>().add(index).write(number as i32)),
-            _ => numbers
-                .enumerate()
-                .for_each(|(index, number)| data.cast::<i64>().add(index).write(number)),
+            DType::I32 => numbers.enumerate().for_each(|(index, number)| {
+                debug_assert!((index as i64) < numel);
+                data.cast::<i32>().add(index).write(number as i32);
+            }),
+            _ => numbers.enumerate().for_each(|(index, number)| {
+                debug_assert!((index as i64) < numel);
+                data.cast::<i64>().add(index).write(number);
+            }),
         }
     }
 }
@@ -102,6 +104,12 @@ pub(crate) unsafe fn write_rows(
     threads: Option<&Helpers>,
 ) {
     let writer = Writer::new(rows.meta(), memory.to);
+    let num_places = |padding: Option<&RowPadding>| match padding {
+        Some(padding) => padding.extent * rows.len() as i64,
+        None => (0..rows.len()).map(|index| rows.at(index).1).sum(),
+    };
+    debug_assert_eq!(num_places(padding) as usize * writer.units()[1], memory.bytes);
+    debug_assert!(mask.is_none_or(|(mask, _)| mask.layout().numel() == num_places(padding)));
     // SAFETY: the caller's promise; every range is written once, to its own place.
     let write = |range: Range<usize>, places: i64| unsafe {
         let dst = memory.data.wrapping_add(places as usize * writer.units()[1]);
@@ -325,6 +333,7 @@ unsafe fn write_padded(
         unsafe { fill_with(dst, &padding.value, places as usize * writer.elems) };
     };
     debug_assert!(mask.is_none_or(|(mask, bits)| mask.dtype() == bits.dtype));
+    debug_assert!(mask.is_none_or(|(mask, _)| range.end as i64 * extent <= mask.layout().numel()));
     let mask = mask.map(|(mask, bits)| (mask.data_ptr(), bits, bits.dtype.size()));
     if let Some((mask, bits, 1)) = mask {
         let (first, places) = (range.start * extent as usize, range.len() * extent as usize);

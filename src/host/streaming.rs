@@ -77,6 +77,7 @@ impl WrittenRows {
         make(dst, plane, 0, head);
         let step = BLOCK_BYTES / size;
         let lines = (len - head) / step * step;
+        debug_assert_eq!(step * size, BLOCK_BYTES);
         for done in (head..head + lines).step_by(step) {
             debug_assert!(done + step <= len);
             make(block, BLOCK_BYTES as isize, done, step);

@@ -174,8 +174,8 @@ mod linux {
             let size = size_of::<libc::cpu_set_t>();
             let mut set = MaybeUninit::<libc::cpu_set_t>::zeroed();
             // SAFETY: a set of `size` bytes to fill in; all zeros is one too. The number of a CPU is
-            // in bounds of it, or negative. A thread that is gone has no number that another thread
-            // gets while the pool lives; one that is refused stays where it is.
+            // in bounds of it, or negative. The threads live as long as the pool, so that no other
+            // thread has their numbers; one that is refused stays where it is.
             unsafe {
                 let cpu = libc::sched_getcpu();
                 if cpu < 0 || libc::sched_getaffinity(0, size, set.as_mut_ptr()) != 0 {

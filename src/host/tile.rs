@@ -60,6 +60,9 @@ pub(super) unsafe fn run(
     stores: &StreamingStores,
 ) {
     let end = (elems.end * output.dtype.size() as u64) as usize;
+    debug_assert!(elems.start <= elems.end && elems.end <= output.numel());
+    debug_assert!(output.has_places() || !out.is_null());
+    debug_assert!(!matches!(output.op, ElementOp::Rescale | ElementOp::Scales));
     // Two compilations, so that outputs that stay in the caches do not pay for the others.
     // SAFETY: as for this function.
     unsafe {
@@ -85,6 +88,8 @@ unsafe fn write<const STREAMING: bool>(
     elems: Range<u64>,
 ) {
     let size = output.dtype.size() as u64;
+    let last = output.ranges.as_ref().and_then(|ranges| ranges.last());
+    debug_assert!(last.is_none_or(|last| last.dst + last.size == output.bytes()));
     // SAFETY: as for this function; ranges cover the output once.
     unsafe {
         if let Some(ranges) = &output.ranges {
@@ -110,6 +115,7 @@ unsafe fn write_constants<const STREAMING: bool>(
     elems: Range<u64>,
 ) {
     let size = output.dtype.size();
+    debug_assert!(output.op.constant(0).is_some());
     let write = |value: &[u8; 16], dst: *mut u8, stride: isize, len: usize| {
         // SAFETY: the walk stays inside the sample's place in the output.
         unsafe { fill::<STREAMING>(value, dst, stride, size, len) };
@@ -188,7 +194,7 @@ unsafe fn write_samples<const STREAMING: bool>(
     }
     let cast = rows::cast_elems(nest.dtype, output.to());
     for_uniform_samples(output, elems, write, |addresses, dst_offset, bytes| {
-        debug_assert_eq!(bytes % sizes[1], 0);
+        debug_assert_eq!(bytes, dim.extent as usize * sizes[1]);
         // SAFETY: whole samples, which are runs of elements on both sides, one after the other.
         unsafe {
             cast_all(addresses, out.wrapping_offset(dst_offset), bytes / sizes[1], sizes, cast);
@@ -219,6 +225,7 @@ unsafe fn write_short_row(
     range: Range<u64>,
 ) {
     let (from, to) = (dim.src_stride as isize, dim.dst_stride as isize);
+    debug_assert!(range.end <= dim.extent);
     let at = |column: u64| place.dst.wrapping_offset(column as isize * to);
     let (lo, hi) = (dim.lo.clamp(range.start, range.end), dim.hi.clamp(range.start, range.end));
     // The whole range is padding in front if nothing is read.
@@ -448,6 +455,7 @@ unsafe fn write_planar(
     streaming: bool,
 ) {
     let (channels, dims) = (place.dims[0].extent, &place.dims[1..]);
+    debug_assert!(nest.planar && place.dims[0].src_stride == nest.dtype.size() as i64);
     let plane = place.dims[0].dst_stride as isize;
     let pixels = SamplePlace { dims, ..*place };
     let size = output.dtype.size();

@@ -271,6 +271,7 @@ impl Transposition {
             None if nest.dtype == output.dtype => Convert::Move,
             None => Convert::Cast(rows::cast_row(nest.dtype, output.to())),
         };
+        debug_assert!(matches!(convert, Convert::Move) || self.width == nest.dtype.size());
         let (mut src, mut dst) =
             (place.src.wrapping_offset(self.src), place.dst.wrapping_offset(self.dst));
         let mut coords: SmallVec<[usize; 8]> = smallvec::smallvec![0; self.outer.len()];
@@ -388,7 +389,9 @@ pub(super) unsafe fn write_transposed(
         // SAFETY: real elements of those that the caller promised.
         unsafe { one.write(output, nest, affine, place) };
     };
-    if range == (0..place.dims.iter().map(|dim| dim.extent).product()) {
+    let numel = place.dims.iter().map(|dim| dim.extent).product::<u64>();
+    debug_assert!(range.end <= numel);
+    if range == (0..numel) {
         return write_box(whole, range);
     }
     for_boxes(place.dims, range, 0, &mut SmallVec::new(), &mut |ranges, elems| {

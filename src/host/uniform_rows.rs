@@ -5,10 +5,12 @@
 //! by the system's copy.
 #![allow(unsafe_code)] // Raw rows.
 
+#[cfg(target_arch = "x86_64")]
+use crate::host::isa::detects_avx2;
 use crate::host::isa::with_isa;
 use crate::host::policy::POLICY;
 use crate::host::prefetch::prefetch;
-use crate::host::simd::{Cast, Isa};
+use crate::host::simd::{are_apart, Cast, Isa};
 
 /// The distance of the prefetch, in rows.
 const AHEAD: usize = POLICY.rows_ahead;
@@ -59,6 +61,7 @@ pub(super) unsafe fn cast_all(
 unsafe fn copy_blocked<I: Isa>(addresses: &[*const u8], dst: *mut u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     if I::AVX2 {
+        debug_assert!(detects_avx2() && (32..=256).contains(&bytes));
         // SAFETY: the caller's promise, and as many blocks as are begun in a row.
         return unsafe {
             match bytes.div_ceil(32) {
@@ -183,6 +186,7 @@ unsafe fn copy_ends<const N: usize>(src: *const u8, dst: *mut u8, bytes: usize) 
 /// Both sides have `bytes` bytes, disjoint; for 0 bytes any address will do.
 #[inline]
 pub(super) unsafe fn copy_short(src: *const u8, dst: *mut u8, bytes: usize) {
+    debug_assert!(are_apart(src, bytes, dst, bytes));
     if bytes > 32 {
         // SAFETY: the caller's promise.
         return unsafe { std::ptr::copy_nonoverlapping(src, dst, bytes) };

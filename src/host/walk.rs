@@ -113,6 +113,9 @@ pub(super) fn walk(
     if range.is_empty() {
         return;
     }
+    // The promises of the callers, who write through `fill` and `read`, rest on these.
+    debug_assert!(range.end <= place.dims.iter().map(|dim| dim.extent).product::<u64>());
+    debug_assert!(place.dims.iter().all(|dim| dim.lo <= dim.hi && dim.hi <= dim.extent));
     let mut coords: SmallVec<[u64; 8]> = smallvec::smallvec![0; outer.len()];
     let mut row = range.start / inner.extent;
     for (coord, dim) in coords.iter_mut().zip(outer).rev() {

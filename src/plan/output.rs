@@ -47,7 +47,8 @@ pub(crate) struct OutputPlan<'s> {
 }
 
 // SAFETY: samples are read through under the promise of `SampleList`, whose own impls these mirror;
-// `out` is written to by the one run that consumes the plan, while the plan borrows its `Target`.
+// `out` is written to by the one run that consumes the plan, while the plan borrows its `Target`, and
+// `places` by the one call whose destinations they are.
 #[allow(unsafe_code)]
 unsafe impl Send for OutputPlan<'_> {}
 // SAFETY: as above.

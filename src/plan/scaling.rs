@@ -424,8 +424,9 @@ fn scale_at(scales: &Tensor, elem: i64) -> f32 {
     let size = scales.dtype().size();
     let mut bytes = [0u8; 16];
     let from = scales.data_ptr().wrapping_offset(elem as isize * size as isize);
-    debug_assert!(!matches!(scales.device(), Device::Cuda(_)));
-    // SAFETY: an element of the tensor's layout, in host memory (`given_scales`), which the tensor keeps.
+    debug_assert!(!matches!(scales.device(), Device::Cuda(_)) && size <= bytes.len());
+    debug_assert!(scales.layout().byte_span(scales.dtype()).contains(&(elem * size as i64)));
+    // SAFETY: an element of the tensor's layout, in host memory (`check_given`), which the tensor keeps.
     #[allow(unsafe_code)]
     unsafe {
         from.copy_to_nonoverlapping(bytes.as_mut_ptr(), size);

@@ -206,9 +206,11 @@ pub(super) unsafe fn quantise_run_body<S: Float, D: Quantised>(
     let is_power = quantize.scale_dtype == DType::F8E8M0FNU;
     debug_assert_eq!(size_of::<S::Bits>(), size_of::<S>());
     debug_assert!(is_power || quantize.scale_dtype == DType::F32);
+    debug_assert!(block > 0 && column < row);
     let mut done = 0;
     while done < n {
         let count = block.min(row - column).min(n - done);
+        debug_assert!(!scales.is_null());
         // SAFETY: `done + count <= n`; the bits are those of an `S`; a scale for each block.
         unsafe {
             let src = src.add(done * size_of::<S>());

@@ -4,7 +4,8 @@
 use std::arch::x86_64::*;
 
 use super::super::convert::{convert, F16};
-use super::Pairs;
+use super::{are_apart, Pairs};
+use crate::host::isa::detects_avx2;
 use crate::host::policy::POLICY;
 
 /// float32 to float16.
@@ -69,6 +70,7 @@ pub(super) unsafe fn fma_narrow(x: *const u8, dst: *mut u8, n: usize, pairs: Pai
     debug_assert!(period % 8 == 0 || period >= n);
     let whole = n - n % 8;
     let mut phase = 0;
+    debug_assert!(!a.is_null() && !b.is_null());
     // SAFETY: pair 0 exists.
     let (a0, b0) = unsafe { (_mm256_set1_ps(*a), _mm256_set1_ps(*b)) };
     for i in (0..whole).step_by(8) {
@@ -184,6 +186,7 @@ pub(in crate::host) unsafe fn stream(src: *const u8, dst: *mut u8, len: usize) {
     const AHEAD: usize = POLICY.streamed_ahead_bytes;
     let head = dst.align_offset(32).min(len);
     let body = (len - head) / 128 * 128;
+    debug_assert!(detects_avx2() && are_apart(src, len, dst, len));
     debug_assert!(body == 0 || dst.wrapping_add(head).addr() % 32 == 0);
     // SAFETY: `head + body <= len`; the stores go to multiples of 32. A prefetch may name any
     // address.
@@ -277,6 +280,7 @@ pub(in crate::host) unsafe fn write_squares<const W: usize, const N: usize>(
     dst: *mut u8,
     to: &[isize],
 ) {
+    debug_assert!(detects_avx2());
     debug_assert!(W * N == 16 && places.len() >= 2 * N && to.len() >= N);
     for at in (0..places.len()).step_by(2 * N) {
         let at = at.min(places.len() - 2 * N);
