@@ -187,7 +187,8 @@ impl Memory {
     /// The word at this index, before the first block; a panic behind that.
     fn word_at(&self, index: usize) -> &AtomicU64 {
         assert!(index < FIRST_BLOCK as usize / 8);
-        // SAFETY: in the mapping, which is longer than that; aligned, and by all processes used as this type only.
+        // SAFETY: in the mapping, which is longer than that and begins with a page; all processes
+        // use these words as this type only.
         unsafe { AtomicU64::from_ptr(self.mapping.as_ptr().cast::<u64>().add(index)) }
     }
 
@@ -216,8 +217,8 @@ impl Memory {
     /// Calls `madvise` for a range that begins with a page; the error is the system's.
     fn advise(&self, offset: u64, bytes: u64, advice: libc::c_int) -> io::Result<()> {
         debug_assert!(offset + bytes <= self.bytes());
-        // SAFETY: within the mapping; `clear` takes a claim's word for that. Advice that loses contents is given for blocks that
-        // nobody has.
+        // SAFETY: the range is within the mapping. Advice that loses contents is given for pages
+        // that nobody has, by the word of the claims.
         let refused = unsafe { libc::madvise(self.at(offset).cast(), bytes as usize, advice) } != 0;
         if refused {
             return Err(io::Error::last_os_error());
@@ -239,7 +240,7 @@ impl Memory {
             // A system older than the advice.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                 let Some(file) = file else { return Ok(()) };
-                // SAFETY: a file of ours.
+                // SAFETY: the descriptor is open, and the call takes no pointer.
                 let code =
                     unsafe { libc::posix_fallocate(file.as_raw_fd(), offset as i64, bytes as i64) };
                 match code {
@@ -401,7 +402,8 @@ impl Mapping {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::InvalidData)?;
+        let base: NonNull<u8> = NonNull::new(base.cast()).ok_or(io::ErrorKind::InvalidData)?;
+        debug_assert!(base.as_ptr().addr() % PAGE as usize == 0);
         Ok(Mapping { base, bytes })
     }
 

@@ -45,7 +45,7 @@ const NO_FILE: u64 = u64::MAX;
 
 /// Device and inode, by a call that fills the struct in.
 pub(super) fn inode_of(ask: impl FnOnce(&mut libc::stat) -> i32) -> io::Result<[u64; 2]> {
-    // SAFETY: plain numbers.
+    // SAFETY: the struct has plain numbers alone, for which zeros are valid.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     match ask(&mut stat) {
         0 => Ok([stat.st_dev, stat.st_ino]),

@@ -88,14 +88,14 @@ impl Pool {
         let bytes = rounded.and_then(|bytes| bytes.checked_add(FIRST_BLOCK + PAGE));
         let bytes = bytes.filter(|&bytes| bytes < 1 << 46).ok_or(io::ErrorKind::InvalidInput)?;
         let name = c"windrow-worker";
-        // SAFETY: a name that ends; the descriptor is owned here alone.
+        // SAFETY: the name is NUL-terminated; the descriptor is owned here alone.
         let file = unsafe {
             match libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) {
                 -1 => return Err(io::Error::last_os_error()),
                 file => OwnedFd::from_raw_fd(file),
             }
         };
-        // SAFETY: the file just made.
+        // SAFETY: the descriptor is open, and the call takes no pointer.
         if unsafe { libc::ftruncate(file.as_raw_fd(), bytes as i64) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -319,7 +319,7 @@ pub(super) fn this_process(state: u64) -> Holder {
 
 /// Whether a process does not exist any more.
 pub(super) fn is_gone(process: u64) -> bool {
-    // SAFETY: no signal is sent.
+    // SAFETY: the call takes no pointer; signal 0 is sent to nobody.
     let asked = unsafe { libc::kill(process as i32, 0) };
     asked != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
 }

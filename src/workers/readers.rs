@@ -88,7 +88,7 @@ pub fn open(origin: &Origin) -> io::Result<Arc<Memory>> {
     let name = std::ffi::CString::new(path.as_str())?;
     // The file is looked at first: in another namespace the number is that of another process, and opening a device does
     // things.
-    // SAFETY: a path that ends, and a struct that is filled in.
+    // SAFETY: the path is NUL-terminated, and the call fills the struct in.
     let looked_at = inode_of(|stat| unsafe { libc::stat(name.as_ptr(), stat) })?;
     if looked_at != origin.inode {
         return Err(io::Error::from(io::ErrorKind::NotFound));
@@ -106,7 +106,7 @@ pub fn open(origin: &Origin) -> io::Result<Arc<Memory>> {
 /// It is of another file or pool, or cannot be mapped.
 pub fn map(origin: &Origin, file: &OwnedFd) -> io::Result<Arc<Memory>> {
     sweep();
-    // SAFETY: a struct that is filled in.
+    // SAFETY: the call fills the struct in.
     let inode = inode_of(|stat| unsafe { libc::fstat(file.as_raw_fd(), stat) })?;
     if inode != origin.inode {
         return Err(io::Error::from(io::ErrorKind::NotFound));

@@ -263,6 +263,7 @@ fn fill(library: &CStr) -> Result<usize, String> {
     }
     let mut missing = 0;
     for (slot, name) in TABLE.iter().zip(NAMES) {
+        debug_assert!(name.ends_with('\0'));
         // SAFETY: an open handle and a NUL-terminated name.
         let entry = unsafe { dlsym(handle, name.as_ptr().cast()) };
         if entry.is_null() {

@@ -100,6 +100,7 @@ impl Current<'_> {
         address: *mut u8,
         bytes: usize,
     ) -> DriverResult<Registered> {
+        debug_assert!(address.addr() % 4096 == 0 && bytes % 4096 == 0, "whole pages");
         // SAFETY: the caller's to uphold; `self` says that a context is current.
         unsafe { raw::cuMemHostRegister_v2(address.cast(), bytes, PORTABLE) }.ok()?;
         Ok(Registered { address, context: self.context.clone() })
@@ -127,6 +128,7 @@ impl MemPool {
         stream: StreamRef<'_>,
         address: DevicePtr,
     ) -> DriverResult<()> {
+        debug_assert_ne!(address, 0);
         // SAFETY: the caller's to uphold.
         unsafe { raw::cuMemFreeAsync(address, stream.raw()) }.ok()
     }

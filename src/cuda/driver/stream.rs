@@ -189,6 +189,7 @@ impl StreamRef<'_> {
     /// # Safety
     /// The handle is that of a live event.
     pub(crate) unsafe fn wait_foreign(self, event: usize) -> DriverResult<()> {
+        debug_assert_ne!(event, 0);
         // SAFETY: a live stream, and the caller's promise.
         unsafe { raw::cuStreamWaitEvent(self.raw, event as CUevent, 0) }.ok()
     }
@@ -255,6 +256,7 @@ impl StreamRef<'_> {
         if blocks == 0 {
             return Ok(());
         }
+        debug_assert!(params.iter().all(|value| !value.is_null()));
         // The driver does not write to the list, though its type would let it.
         let params = params.as_ptr().cast_mut().cast::<*mut c_void>();
         // SAFETY: a live kernel and stream; the rest is the caller's to uphold.
@@ -303,6 +305,7 @@ impl StreamRef<'_> {
             return Ok(());
         }
         let s = self.raw;
+        debug_assert!(dst != 0 && src != 0);
         // SAFETY: the caller's to uphold.
         let code = unsafe {
             match direction {
@@ -338,6 +341,7 @@ impl StreamRef<'_> {
         let attributes = raw::MemcpyAttributes { source_order: 1, ..Default::default() };
         let first_copies = [0];
         debug_assert_eq!([batch.dsts.len(), batch.srcs.len()], [batch.sizes.len(); 2]);
+        debug_assert!(batch.dsts.iter().chain(&batch.srcs).all(|&address| address != 0));
         // SAFETY: three lists of one length, one attribute from the first copy on; the ranges are the
         // caller's to uphold.
         let code = unsafe {
@@ -363,6 +367,7 @@ impl StreamRef<'_> {
         if bytes == 0 {
             return Ok(());
         }
+        debug_assert_ne!(dst, 0);
         // SAFETY: the caller's to uphold.
         unsafe { raw::cuMemsetD8Async(dst, value, bytes, self.raw) }.ok()
     }

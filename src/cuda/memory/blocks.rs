@@ -81,8 +81,11 @@ pub fn page_locked(tensor: &Tensor, ordinal: u32) -> Option<Tensor> {
             }
         },
     };
-    let base = pages.downcast_ref::<Locked>()?.mapping.as_ptr();
-    let data = base.wrapping_add(block.offset_of(tensor.data_ptr()));
+    let mapping = &pages.downcast_ref::<Locked>()?.mapping;
+    let offset = block.offset_of(tensor.data_ptr());
+    debug_assert!(offset as i64 + span.start >= 0);
+    debug_assert!(offset as i64 + span.end <= mapping.num_bytes() as i64);
+    let data = mapping.as_ptr().wrapping_add(offset);
     let owner = Arc::new(LockedOwner { _pages: pages, _lease: Arc::clone(tensor.owner()) });
     let (dtype, layout) = (tensor.dtype(), tensor.layout().clone());
     // SAFETY: the bytes of the tensor's elements, all of them in the block, of which this is another mapping; the owner keeps

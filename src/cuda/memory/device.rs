@@ -308,6 +308,7 @@ impl DeviceMemory {
 
     /// Makes the release of memory wait for the work on a stream that still exists; for none while the stream is captured.
     fn end_behind(&self, current: &Current<'_>, user: StreamKey, end: &mut Parked) -> Result<()> {
+        debug_assert!(user != ANY_STREAM);
         // SAFETY: as for `hand_to`, and not borrowed.
         let stream = unsafe { current.foreign_stream(user.handle) }?;
         // The graph's owner orders its later launches.
@@ -473,6 +474,7 @@ impl DeviceBlock {
             if used == here {
                 continue;
             }
+            debug_assert!(used != ANY_STREAM);
             // SAFETY: as for `hand_to`, and not borrowed.
             let user = unsafe { current.foreign_stream(used.handle) }?;
             // The graph's owner orders its later launches.

@@ -71,8 +71,9 @@ impl ListTable {
     fn number(&self, slot: usize) -> &AtomicU64 {
         debug_assert!(slot < NUM_FOUND);
         let numbers = self.found.as_ptr().cast::<AtomicU64>();
-        // SAFETY: page-locked memory of as many numbers, zeroed when it was taken, held by `self`; kernels write
-        // whole numbers to it.
+        debug_assert!(numbers.is_aligned());
+        // SAFETY: aligned page-locked memory of as many numbers, zeroed when it was taken, held by
+        // `self`; kernels write whole numbers to it.
         unsafe { &*numbers.add(slot) }
     }
 

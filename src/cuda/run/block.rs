@@ -38,8 +38,11 @@ impl Executor {
         };
         block.wait_for_users(&current, &self.events, stream)?;
         let end = Arc::new(self.events.take(&current)?);
-        // SAFETY: memory of two tensors, of as many bytes, on the host and on the device. A block of the pool that others had
-        // is used again, or freed, when everything is done; the device's goes back behind the event.
+        debug_assert!(from.layout().is_compact() && to.layout().is_compact());
+        debug_assert!(!from.device().is_cuda() && to.device().is_cuda());
+        // SAFETY: two tensors without gaps, of as many bytes, on the host and on the device. A block
+        // of the pool that others had is used again, or freed, when everything is done; the device's
+        // goes back behind the event.
         unsafe { stream.h2d(to.data_ptr().addr() as u64, from.data_ptr(), from.nbytes()) }?;
         let mark = || {
             stream.record(&end)?;

@@ -34,6 +34,7 @@ pub(crate) unsafe fn bytes(
     bytes: u64,
     threads: Option<&Helpers>,
 ) -> Result<()> {
+    debug_assert!(bytes == 0 || from != 0 && !to.is_null());
     let mut under_way: VecDeque<Chunk> = VecDeque::new();
     let mut begin = 0;
     while begin < bytes || !under_way.is_empty() {

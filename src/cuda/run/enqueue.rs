@@ -184,6 +184,7 @@ impl Run<'_> {
                     address
                 }
                 (out, false) => {
+                    debug_assert!(spread.is_some() || output.layout.is_compact());
                     let address = self.allocate(output.bytes())?.address();
                     let (to, tensor) = match spread {
                         None => self.host_memory(plan, output, out, options, host)?,
@@ -282,9 +283,12 @@ impl Run<'_> {
         threads: Option<&Helpers>,
     ) -> Result<bool> {
         let mut is_copying = false;
-        for &PendingDownload { bytes, is_pinned, address, to, .. } in downloads {
-            // SAFETY: a block of `bytes` bytes, and host memory that `host_memory` measured; both are
-            // held until the copy is done.
+        for &PendingDownload { bytes, is_pinned, address, to, ref tensor, .. } in downloads {
+            debug_assert!(tensor.as_ref().is_none_or(|tensor| {
+                tensor.layout().is_compact() && tensor.nbytes() as u64 >= bytes
+            }));
+            // SAFETY: the block has `bytes` bytes, and so has the host memory, a tensor's or the
+            // caller's, which is row-major; both are held until the copy is done.
             unsafe {
                 match is_pinned {
                     true => self.stream.d2h(to, address, bytes as usize)?,

@@ -96,6 +96,7 @@ impl Executor {
             self.run(current, launch_stream, &plan, &[None], &RunOptions::default(), host)?;
         let batch: Vec<_> = done.tensors.into_iter().map(|(_, tensor)| tensor).collect();
         for tensor in &batch {
+            debug_assert_eq!(tensor.nbytes(), LEN);
             // SAFETY: as many bytes of both, which exist until the end of the trial.
             unsafe { stream.d2h(seen.as_ptr(), tensor.data_ptr().addr() as u64, LEN) }?;
         }

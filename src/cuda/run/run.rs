@@ -8,6 +8,7 @@ use smallvec::{smallvec, SmallVec};
 use super::completion::{Completion, End};
 use super::executor::Executor;
 use crate::cuda::driver::{Current, Kernel, PooledEvent, StreamRef};
+use crate::cuda::launch::kernel_abi::{LARGE_BYTES, SMALL_BYTES};
 use crate::cuda::memory::device::{DeviceBlock, Waited};
 use crate::cuda::memory::list_table::IndexCheck;
 use crate::cuda::memory::ring::Slot;
@@ -180,6 +181,7 @@ impl Run<'_> {
         blocks: u32,
         words: &[u64],
     ) -> Result<()> {
+        debug_assert!([SMALL_BYTES, LARGE_BYTES].contains(&size_of_val(words)));
         let (threads, values) = (self.executor.policy.threads, [words.as_ptr().cast()]);
         // SAFETY: as for this function.
         unsafe { self.stream.launch(kernel, blocks, threads, &values) }?;

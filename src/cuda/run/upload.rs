@@ -18,6 +18,9 @@ pub(crate) fn gathered<'p>(
     (place, bytes): (u64, u64),
     threads: Option<&Helpers>,
 ) -> Result<()> {
+    debug_assert!(outputs.clone().all(|(first, output)| {
+        output.layout.is_compact() && !output.has_places() && first + output.bytes() <= bytes
+    }));
     let mut begin = 0;
     while begin < bytes {
         let end = bytes.min(begin + POLICY.chunk_bytes);
@@ -82,6 +85,8 @@ pub(crate) fn copied(run: &Run<'_>, staged: &Staged<'_>, base: u64) -> Result<()
         let place = base + staged.begin + ends[0] as u64;
         copies.push(place, data.addr() as u64, (ends[1] - ends[0]) as usize);
     }
+    debug_assert_eq!(staged.packed.data.len(), staged.offsets.num_samples());
+    debug_assert!(staged.offsets.total() as u64 <= staged.packed.bytes());
     // SAFETY: samples are as their maker promised, and held until the event behind the work; the caller
     // holds memory for all of them.
     Ok(unsafe { run.stream.copy_batch(&copies) }?)
