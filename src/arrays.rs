@@ -71,7 +71,7 @@ impl Tensor {
         if !self.data_ptr().cast::<T>().is_aligned() {
             return refuse("aligned memory", format!("an address of {:p}", self.data_ptr()));
         }
-        // SAFETY: as below; every byte is a valid `u8`, and a bool has one byte.
+        // SAFETY: what is said below holds; every byte is a valid `u8`, and a bool has one byte.
         #[allow(unsafe_code)]
         let bytes = || unsafe { array_at::<u8>(self, &shape) };
         if T::DTYPE == DType::Bool && bytes().iter().any(|&byte| byte > 1) {
@@ -100,6 +100,10 @@ unsafe fn array_at<'t, T: Element>(tensor: &'t Tensor, shape: &[usize]) -> Array
     let below: i64 = lowest.map(|((_, stride), &n)| stride * (n as i64 - 1)).sum();
     debug_assert_eq!(shape.len(), tensor.strides().len());
     debug_assert_eq!(size_of::<T>(), tensor.dtype().size());
+    debug_assert!(tensor.layout().numel() > 0 && !tensor.device().is_cuda());
+    debug_assert!(!tensor.data_ptr().is_null() && tensor.data_ptr().cast::<T>().is_aligned());
+    let span = || tensor.layout().byte_span(tensor.dtype());
+    debug_assert_eq!(below * size_of::<T>() as i64, span().start);
     // SAFETY: the caller's promise; the elements that are reached are those of the layout.
     let mut array = unsafe {
         let first = tensor.data_ptr().cast::<T>().offset(below as isize);

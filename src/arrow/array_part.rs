@@ -124,6 +124,7 @@ impl<'a> ArrayPart<'a> {
     /// After `expect`: there are more buffers than `position`.
     pub(super) unsafe fn buffer(&self, position: usize) -> *const u8 {
         debug_assert!((position as i64) < self.array.n_buffers);
+        debug_assert!(!self.array.buffers.is_null() && self.array.buffers.is_aligned());
         // SAFETY: the caller's promise.
         unsafe { *self.array.buffers.add(position) }.cast()
     }
@@ -152,6 +153,7 @@ impl<'a> ArrayPart<'a> {
         len: i64,
     ) -> std::result::Result<ArrayPart<'a>, PartError> {
         debug_assert!((position as i64) < self.array.n_children);
+        debug_assert!(!self.array.children.is_null() && self.array.children.is_aligned());
         // SAFETY: the caller's promise. Children live as long as their parent.
         let child = unsafe { (*self.array.children.add(position)).as_ref() };
         match child {
@@ -181,9 +183,10 @@ impl<'a> ArrayPart<'a> {
             return Err(not_on_host("a bitmap of nulls", self.device).into());
         }
         let (first, mut position) = (self.first(), 0);
+        debug_assert!(first >= 0 && first.checked_add(self.len).is_some());
         while position < self.len {
             let at = first + position;
-            // SAFETY: a bit of an entry, which the bitmap covers.
+            // SAFETY: `at` is the bit of an entry, which the bitmap covers.
             let byte = unsafe { *bits.add((at / 8) as usize) };
             let in_byte = (8 - at % 8).min(self.len - position);
             let mask = (((1u16 << in_byte) - 1) << (at % 8)) as u8;
@@ -202,6 +205,7 @@ impl<'a> ArrayPart<'a> {
     /// The buffer is in host memory and has an integer for this entry; it may be misaligned.
     pub(super) unsafe fn int(&self, buffer: *const u8, wide: bool, position: i64) -> i64 {
         debug_assert!(!buffer.is_null() && (0..=self.len).contains(&position));
+        debug_assert_eq!(self.device, Device::Cpu);
         let at = (self.first() + position) as usize;
         // SAFETY: the caller's promise.
         unsafe {

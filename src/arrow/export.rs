@@ -22,8 +22,9 @@ struct Private<T> {
 impl<T> Drop for Private<T> {
     fn drop(&mut self) {
         for &child in &self.children {
-            // SAFETY: made by `Box::into_raw` below, and freed once. What a consumer has moved out of it is released
-            // already; the rest is by its own drop.
+            debug_assert!(!child.is_null() && child.is_aligned());
+            // SAFETY: `Box::into_raw` made it below, and it is freed once. What a consumer has
+            // moved out of it is released already; its own drop releases the rest.
             drop(unsafe { Box::from_raw(child) });
         }
     }
@@ -154,6 +155,7 @@ fn array_of(len: i64, buffers: Vec<Option<&Tensor>>, children: Vec<ArrowArray>) 
 /// # Safety
 /// Made by `Box::into_raw` of a `Private<T>`, and not used again.
 unsafe fn free<T>(private: *mut c_void) {
+    debug_assert!(!private.is_null() && private.cast::<Private<T>>().is_aligned());
     // SAFETY: the caller's promise.
     let private = unsafe { Box::from_raw(private.cast::<Private<T>>()) };
     if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(private))) {
@@ -167,8 +169,10 @@ unsafe fn free<T>(private: *mut c_void) {
 /// # Safety
 /// A struct of `array_of`, released once.
 unsafe extern "C" fn release_array(array: *mut ArrowArray) {
+    debug_assert!(!array.is_null() && array.is_aligned());
     // SAFETY: the caller's promise.
     unsafe {
+        debug_assert!((*array).release.is_some());
         (*array).release = None;
         free::<ArrowArray>((*array).private_data);
     }
@@ -179,8 +183,10 @@ unsafe extern "C" fn release_array(array: *mut ArrowArray) {
 /// # Safety
 /// A struct of `schema_of`, released once.
 unsafe extern "C" fn release_schema(schema: *mut ArrowSchema) {
+    debug_assert!(!schema.is_null() && schema.is_aligned());
     // SAFETY: the caller's promise.
     unsafe {
+        debug_assert!((*schema).release.is_some());
         (*schema).release = None;
         free::<ArrowSchema>((*schema).private_data);
     }

@@ -146,6 +146,7 @@ macro_rules! owned {
             /// # Ok::<(), windrow::Error>(())
             /// ```
             pub unsafe fn take(place: *mut $type) -> $type {
+                debug_assert!(!place.is_null() && place.is_aligned());
                 // SAFETY: the caller's promise. The one left behind owns nothing.
                 unsafe { std::ptr::replace(place, $type::empty()) }
             }

@@ -117,8 +117,9 @@ unsafe fn read_at(schema: &ArrowSchema, depth: usize) -> Result<SchemaField> {
         return Err(broken("an array of children", format!("{num_children} at NULL")));
     }
     let mut children = Vec::new();
+    debug_assert!(schema.children.is_aligned());
     for position in 0..num_children as usize {
-        // SAFETY: as many pointers as the schema says, which are not NULL.
+        // SAFETY: the list of children is not NULL, and has as many pointers as the schema says.
         let child = unsafe { (*schema.children.add(position)).as_ref() };
         let Some(child) = child else {
             return Err(broken("children", format!("NULL as child {position}")));
@@ -413,6 +414,7 @@ impl Metadata {
 /// # Safety
 /// `at` points to an int32 in readable memory, at any alignment.
 unsafe fn size_at(at: &mut *const u8) -> Result<usize> {
+    debug_assert!(!at.is_null());
     // SAFETY: the caller's promise.
     let size = unsafe { at.cast::<i32>().read_unaligned() };
     *at = at.wrapping_add(size_of::<i32>());

@@ -199,7 +199,7 @@ impl Column {
         let read =
             place.map_err(PartError::from).and_then(|()| unsafe { self.part_of(array, device) });
         read.and_then(|part| {
-            // SAFETY: a part of the array.
+            // SAFETY: the part is one of the array, for which the caller's promise holds.
             unsafe { self.rows.append(&self.field.data_type, part) }
         })
         .map_err(at_row)
@@ -309,6 +309,7 @@ impl SampleSink<'_> {
             layout = Layout::try_new(values.dtype, &extents, Some(&steps))?;
         }
         let data = values.data.cast_mut();
+        debug_assert!(!data.is_null() || layout.numel() == 0);
         if self.list.is_empty() || device != Device::Cpu {
             // SAFETY: the caller's promise; the owner of the memory is kept with the list.
             let rows = unsafe {
@@ -354,6 +355,7 @@ impl SampleSink<'_> {
             None => None,
             Some(_) => compact_strides(shape),
         };
+        debug_assert!(first >= 0 && (!values.data.is_null() || shape.contains(&0)));
         // SAFETY: the caller's promise.
         unsafe {
             match (order, strides) {
@@ -391,7 +393,8 @@ impl SampleSink<'_> {
                 (values.data.wrapping_add(first.wrapping_mul(entry_bytes)), bounds[1] - bounds[0])
             };
             debug_assert!(offsets[0] <= *begin && begin <= end);
-            // SAFETY: ranges of the values; the rows of a column have one dtype and tail.
+            // SAFETY: offsets do not go back, and the values end at the last one: all ranges are in
+            // them. The rows of a column have one dtype and tail.
             unsafe {
                 self.push_piece(&values, begin - offsets[0], &shape, None)?;
                 self.list.extend_rows(rest[1..].windows(2).map(row));
@@ -461,8 +464,8 @@ impl SampleSink<'_> {
         for (offset, size) in ranges {
             shape[0] = size;
             let first = if size > 0 { offset - all.start } else { 0 };
-            debug_assert!(first + size <= all.len);
-            // SAFETY: a range of the values.
+            debug_assert!(first >= 0 && first + size <= all.len);
+            // SAFETY: the range is in the values.
             unsafe { self.push_piece(&values, first, &shape, None) }?;
         }
         self.unpacked.extend(values.unpacked);
@@ -503,7 +506,8 @@ impl SampleSink<'_> {
         if values.tail.len() != num_dims {
             return Err(no_numbers("tensors of lists", CONVERT).into());
         }
-        // SAFETY: as many values as the shape has elements, for each row.
+        debug_assert!(values.tail.iter().all(|&size| checked_numel(shape) == Some(size)));
+        // SAFETY: each row has as many values as the shape has elements.
         unsafe { self.push_table(values, part, shape, order) }
     }
 
@@ -544,7 +548,7 @@ impl SampleSink<'_> {
                 let expected = format!("a shape of {} elements", bounds[1] - bounds[0]);
                 return Err(broken(expected, format!("{:?}", &shape[..])).at_index(row).into());
             }
-            // SAFETY: a range of the values, of as many elements.
+            // SAFETY: the range is in the values, and has as many as the shape has elements.
             unsafe { self.push_piece(&values, bounds[0] - offsets[0], shape, order) }?;
         }
         self.unpacked.extend(values.unpacked);

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // Foreign buffers are read here.
 
 use super::array_part::{broken, ArrayPart, PartError};
-use crate::tensor::out_of_memory;
+use crate::tensor::{out_of_memory, Device};
 
 /// Appends the address and the bytes of each row of an array with offsets; none after a fault: nulls, offsets that go back, NULL
 /// for bytes. The address of an empty row may be NULL.
@@ -59,9 +59,10 @@ pub(super) unsafe fn push_views(
     };
     let len = part.len as usize;
     texts.try_reserve(len).map_err(|_| out_of_memory::<(*const u8, usize)>(len))?;
+    debug_assert_eq!(part.device, Device::Cpu);
     for row in 0..part.len {
         let view = views.wrapping_add((part.first() + row) as usize * VIEW_BYTES);
-        // SAFETY: a view of the array.
+        // SAFETY: the host reads a view of the array, which has 16 bytes.
         let word = |at: usize| i64::from(unsafe { view.add(at).cast::<i32>().read_unaligned() });
         let len = word(0);
         let refused = |got: String| broken("a view within its buffer", got).at_index(row as usize);
@@ -72,9 +73,9 @@ pub(super) unsafe fn push_views(
                 if !(0..num_data).contains(&buffer) || sizes.is_null() {
                     return Err(refused(format!("one in buffer {buffer} of {num_data}")).into());
                 }
-                // SAFETY: a size for each of these buffers.
+                // SAFETY: the last buffer has a size for each of these buffers.
                 let size = unsafe { sizes.add(buffer as usize).read_unaligned() };
-                // SAFETY: one of the buffers.
+                // SAFETY: the position is that of one of the buffers.
                 let data = unsafe { part.buffer(buffer as usize + 2) };
                 if offset < 0 || offset + len > size || data.is_null() {
                     return Err(refused(format!("{len} bytes from {offset} of {size}")).into());

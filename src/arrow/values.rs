@@ -94,6 +94,7 @@ unsafe fn numbers(
 /// samples are used, and nothing writes to them meanwhile.
 unsafe fn bits(part: ArrayPart<'_>) -> std::result::Result<ArrayValues, PartError> {
     part.expect(2, 0)?;
+    debug_assert_eq!(part.device, Device::Cpu);
     // SAFETY: the caller's promise; the buffers were just counted, and the bitmap covers the entries.
     let bools = unsafe {
         part.refuse_null()?;
@@ -173,7 +174,7 @@ pub(super) fn unread(data_type: &DataType) -> Error {
 /// The bitmap covers the bits.
 pub(super) unsafe fn unpack(bits: *const u8, first: i64, len: i64) -> Result<Vec<bool>> {
     let mut bools = try_vec(len as usize)?;
-    debug_assert!(first >= 0 && (len == 0 || !bits.is_null()));
+    debug_assert!(first >= 0 && len >= 0 && (len == 0 || !bits.is_null()));
     bools.extend((first..first + len).map(|at| {
         // SAFETY: the caller's promise.
         unsafe { *bits.add((at / 8) as usize) >> (at % 8) & 1 == 1 }
@@ -239,11 +240,13 @@ pub(super) unsafe fn shapes_of(
         (dtype, _) => return Err(no_numbers(&format!("shapes of {dtype}"), CONVERT).into()),
     };
     let mut shapes = try_vec(part.len as usize)?;
+    debug_assert_eq!(part.device, Device::Cpu);
+    debug_assert!(!values.data.is_null() || offsets.first() == offsets.last());
     for bounds in offsets.windows(2) {
         debug_assert!(offsets[0] <= bounds[0] && bounds[0] <= bounds[1]);
         let extent = |position: i64| {
             let at = (position - offsets[0]) as usize;
-            // SAFETY: one of the values, as `lists` and `values` have counted them.
+            // SAFETY: `at` is the position of a value, as `lists` and `values` have counted them.
             unsafe {
                 match wide {
                     true => values.data.cast::<i64>().add(at).read_unaligned(),

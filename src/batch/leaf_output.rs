@@ -1,6 +1,8 @@
 //! [`LeafOutput`]: what a run makes of each leaf of a plan.
 #![allow(unsafe_code)] // Lengths, offsets and zeros into raw memory.
 
+use std::sync::Arc;
+
 use crate::batch::batch::{Batch, Fields};
 use crate::plan::{Arena, Role};
 use crate::tensor::{DType, Result, Tensor};
@@ -46,7 +48,9 @@ pub(crate) fn bind_arena(arena: &Arena, memory: &Tensor, filled: &mut [LeafOutpu
     for (begin, count) in arena.gaps().filter(|_| is_host) {
         let gap = memory.part(begin, DType::U8, &[count as i64])?;
         debug_assert_eq!(gap.nbytes(), count);
-        // SAFETY: `count` bytes of memory on the host, which nothing else has seen yet.
+        debug_assert!(!gap.device().is_cuda());
+        debug_assert!(!gap.data_ptr().is_null());
+        // SAFETY: the gap has `count` bytes of memory on the host, which nothing else uses.
         unsafe { gap.data_ptr().write_bytes(0, count) };
     }
     for placed in arena.tensors(memory) {
@@ -55,6 +59,9 @@ pub(crate) fn bind_arena(arena: &Arena, memory: &Tensor, filled: &mut [LeafOutpu
         if let Some(known) = filled.fields.number(role).filter(|_| is_host) {
             debug_assert_eq!((known.dtype(), known.shape()), (tensor.dtype(), tensor.shape()));
             debug_assert!(known.layout().is_compact() && tensor.layout().is_compact());
+            debug_assert!(!known.device().is_cuda());
+            debug_assert!(!tensor.device().is_cuda());
+            debug_assert!(!Arc::ptr_eq(known.owner(), memory.owner()));
             // SAFETY: as above; the numbers are a compact tensor of the slot's dtype and shape, as
             // `Fields::new` made it, in memory of its own.
             unsafe {

@@ -59,6 +59,7 @@ fn export<H>(tensor: &Tensor, wrap: impl FnOnce(DLTensor) -> H) -> NonNull<H> {
     };
     debug_assert!(dims_at + ndim * size_of::<[i64; 2]>() <= allocated.size());
     debug_assert_eq!([tensor.shape().len(), tensor.strides().len()], [ndim; 2]);
+    debug_assert_eq!(dims_at % align_of::<i64>(), 0);
     // SAFETY: `dims_at` is where `extend` put room for `2 * ndim` aligned integers; `shape` and
     // `strides` of a layout hold `ndim` each and cannot be in a block allocated just now.
     let (shape, strides) = unsafe {
@@ -70,6 +71,8 @@ fn export<H>(tensor: &Tensor, wrap: impl FnOnce(DLTensor) -> H) -> NonNull<H> {
     };
     let managed = wrap(DLTensor { shape, strides, ..tensor.borrow_tensor() });
     let owner = tensor.owner().clone();
+    debug_assert!(size_of::<ExportBlock<H>>() <= dims_at);
+    debug_assert!(block.as_ptr().cast::<ExportBlock<H>>().is_aligned());
     // SAFETY: the block begins with room for an `ExportBlock<H>`, aligned for it.
     unsafe { block.cast::<ExportBlock<H>>().write(ExportBlock { managed, owner, allocated }) };
     block.cast()
@@ -83,6 +86,8 @@ unsafe extern "C" fn delete<H>(managed: *mut H) {
     if managed.is_null() {
         return;
     }
+    debug_assert_eq!(std::mem::offset_of!(ExportBlock<H>, managed), 0);
+    debug_assert!(managed.cast::<ExportBlock<H>>().is_aligned());
     let freed = catch_unwind(AssertUnwindSafe(|| {
         let block = managed.cast::<ExportBlock<H>>();
         // SAFETY: `managed` is the first field of a live block that nothing else will use; moving

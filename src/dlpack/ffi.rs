@@ -286,7 +286,8 @@ impl DLPackExchangeAPI {
             if header.is_null() {
                 return None;
             }
-            // SAFETY: not NULL, so by the caller's promise the head of a live table.
+            debug_assert!(header.is_aligned());
+            // SAFETY: it is not NULL, so by the caller's promise it is the head of a live table.
             let DLPackExchangeAPIHeader { version, prev_api } = unsafe { header.read() };
             if version.major == DLPackVersion::CURRENT.major {
                 // SAFETY: as above, and this major version says that it has the fields of this type.

@@ -135,7 +135,7 @@ unsafe fn read_as<'a>(
     tensor: *const DLTensor,
     dtype_of: impl FnOnce(DLDataType) -> Result<DType>,
 ) -> Result<ForeignTensor<'a>> {
-    debug_assert!(!tensor.is_null());
+    debug_assert!(!tensor.is_null() && tensor.is_aligned());
     // SAFETY: the caller's promise. A copy, so that no reference to the struct itself is made.
     let DLTensor { data, device, ndim, dtype, shape, strides, byte_offset } =
         unsafe { tensor.read() };
@@ -238,7 +238,7 @@ fn offset_too_large(byte_offset: u64) -> Error {
 pub unsafe fn read_versioned<'a>(
     managed: *const DLManagedTensorVersioned,
 ) -> Result<ForeignTensor<'a>> {
-    debug_assert!(!managed.is_null());
+    debug_assert!(!managed.is_null() && managed.is_aligned());
     // SAFETY: both fields stand before the end of `flags`, so every major version has them; the
     // caller promised one. Fields are read one by one: the rest may not exist.
     let (version, flags) = unsafe { ((*managed).version, (*managed).flags) };
@@ -304,8 +304,8 @@ impl ManagedTensor {
     /// # Ok::<(), windrow::Error>(())
     /// ```
     pub unsafe fn from_versioned(managed: *mut DLManagedTensorVersioned) -> Result<ManagedTensor> {
-        debug_assert!(!managed.is_null());
-        // SAFETY: not NULL by the caller's promise. From here on drop calls the deleter.
+        debug_assert!(!managed.is_null() && managed.is_aligned());
+        // SAFETY: it is not NULL by the caller's promise. From here on drop calls the deleter.
         let owned = ManagedTensor(Kind::Versioned(unsafe { NonNull::new_unchecked(managed) }));
         // SAFETY: `version` is in every major version.
         let version = unsafe { (*managed).version };
@@ -335,8 +335,8 @@ impl ManagedTensor {
     /// # Ok::<(), windrow::Error>(())
     /// ```
     pub unsafe fn from_legacy(managed: *mut DLManagedTensor) -> ManagedTensor {
-        debug_assert!(!managed.is_null());
-        // SAFETY: not NULL by the caller's promise.
+        debug_assert!(!managed.is_null() && managed.is_aligned());
+        // SAFETY: it is not NULL by the caller's promise.
         ManagedTensor(Kind::Legacy(unsafe { NonNull::new_unchecked(managed) }))
     }
 

@@ -141,7 +141,7 @@ static SLOTS: [[AtomicPtr<c_void>; MAX_SLOTS]; NUM_SLOTS.len()] =
 /// `NvtxFunctionTable`: where each slot is. The first place is null, and the last one.
 struct CallbackTable([*const AtomicPtr<c_void>; MAX_SLOTS + 1]);
 
-// SAFETY: addresses of static atomics.
+// SAFETY: it only holds NULL and addresses of static atomics.
 unsafe impl Sync for CallbackTable {}
 
 static TABLES: [CallbackTable; NUM_SLOTS.len()] = {
@@ -196,7 +196,8 @@ unsafe extern "C" fn get_module(
     size: *mut c_uint,
 ) -> c_int {
     let Some(found) = TABLES.get(module as usize).filter(|_| module != 0) else { return 0 };
-    // SAFETY: by the contract above.
+    debug_assert!(size.is_aligned() && table.is_aligned());
+    // SAFETY: the caller's promise; neither is written to if it is NULL.
     unsafe {
         if !size.is_null() {
             *size = NUM_SLOTS[module as usize] as c_uint;
@@ -228,13 +229,13 @@ fn load() -> Result<Tool, String> {
     };
     let shown = path.to_string_lossy();
     let name = CString::new(path.as_bytes()).map_err(|_| "a path with a NUL in it".to_owned())?;
-    // SAFETY: a C string; to run the tool's initialisers is what its user asked for.
+    // SAFETY: `name` is a C string; to run the tool's initialisers is what its user asked for.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY) };
     if library.is_null() {
         return Err(format!("on, but {shown} does not load"));
     }
     const ENTRY: &CStr = c"InitializeInjectionNvtx2";
-    // SAFETY: an open library and a C string.
+    // SAFETY: the library is open, and `ENTRY` is a C string.
     let entry = unsafe { libc::dlsym(library, ENTRY.as_ptr()) };
     if entry.is_null() {
         return Err(format!("on, but {shown} has no {}", ENTRY.to_string_lossy()));

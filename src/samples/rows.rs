@@ -25,7 +25,8 @@ pub struct SampleRows<'r> {
     length: i64,
 }
 
-// SAFETY: addresses of samples, which are only read and which `'r` keeps alive, on whatever thread.
+// SAFETY: the addresses are those of samples, which are only read and which `'r` keeps alive, on
+// whatever thread.
 #[allow(unsafe_code)]
 unsafe impl Sync for SampleRows<'_> {}
 

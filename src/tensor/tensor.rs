@@ -168,7 +168,8 @@ impl Tensor {
             let got = format!("strides {:?} at {:p}", self.strides(), self.data);
             return Err(refused(Error::Layout, "compact aligned memory", got));
         }
-        // SAFETY: as below; every byte is a valid `u8`.
+        debug_assert!(!data.is_null() && size_of::<T>() == self.dtype.size());
+        // SAFETY: what is said below holds; every byte is a valid `u8`, and a bool has one byte.
         #[allow(unsafe_code)]
         let bytes = || unsafe { std::slice::from_raw_parts(self.data, numel) };
         if T::DTYPE == DType::Bool && bytes().iter().any(|&byte| byte > 1) {

@@ -207,6 +207,7 @@ pub unsafe extern "C" fn windrow_options_init_sized(options: *mut Options, size:
             return Err(is_null("options"));
         }
         options::check_size(size)?;
+        debug_assert!(options.is_aligned());
         // SAFETY: the caller's promise.
         unsafe { options.write(Options::default()) };
         Ok(())
@@ -363,6 +364,7 @@ pub unsafe extern "C" fn windrow_batch_tensor(
             return Err(Error::argument(format!("field must be a windrow_field, got {field}")));
         };
         let exported = found.map_or(ptr::null_mut(), |tensor| tensor.to_dlpack().as_ptr());
+        debug_assert!(tensor.is_aligned());
         // SAFETY: the caller's promise.
         unsafe { tensor.write(exported) };
         Ok(())
@@ -392,6 +394,7 @@ unsafe fn read<'a>(
     options: *const Options,
     is_into: bool,
 ) -> Result<(&'a windrow::Engine, &'a SampleList<'static>, windrow::Collate), Error> {
+    debug_assert!(engine.is_aligned() && samples.is_aligned() && options.is_aligned());
     // SAFETY: the caller's promise.
     unsafe {
         let engine = engine.as_ref().ok_or_else(|| is_null("engine"))?;
@@ -417,7 +420,8 @@ unsafe fn give<T>(place: *mut *mut T, name: &str, value: T) -> Result<(), Error>
     if place.is_null() {
         return Err(is_null(name));
     }
-    // SAFETY: not NULL, and the caller's promise.
+    debug_assert!(place.is_aligned());
+    // SAFETY: it is not NULL; the rest is the caller's promise.
     unsafe { place.write(Box::into_raw(Box::new(value))) };
     Ok(())
 }
@@ -428,6 +432,7 @@ unsafe fn give<T>(place: *mut *mut T, name: &str, value: T) -> Result<(), Error>
 /// NULL, or a pointer from `give` that nothing uses.
 unsafe fn free<T>(handle: *mut T) {
     if !handle.is_null() {
+        debug_assert!(handle.is_aligned());
         // SAFETY: the caller's promise.
         drop(unsafe { Box::from_raw(handle) });
     }

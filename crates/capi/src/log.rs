@@ -120,7 +120,7 @@ pub(crate) fn report(level: LogLevel, text: impl FnOnce() -> String) {
     };
     IS_REPORTING.set(true);
     // A panic of a callback in Rust ends here and not in the engine; an exception of C++ ends the process.
-    // SAFETY: the promise of `windrow_set_log`; the lock keeps both.
+    // SAFETY: any thread may use both, as `windrow_set_log` demands; the held lock keeps them.
     let _ = catch_unwind(AssertUnwindSafe(|| unsafe {
         callback(*user, level as i32, text.as_ptr());
     }));

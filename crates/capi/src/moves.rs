@@ -65,6 +65,7 @@ pub unsafe extern "C" fn windrow_copy_many_with(
     scales_out: *const Samples,
 ) -> Status {
     guarded(|| {
+        debug_assert!(options.is_aligned() && scales_out.is_aligned());
         // SAFETY: the caller's promise.
         unsafe {
             let options = options.as_ref().ok_or_else(|| is_null("options"))?;
@@ -105,6 +106,7 @@ unsafe fn copy_lists(
     srcs: *const Samples,
     options: MoveOptions<'_>,
 ) -> Result<(), Error> {
+    debug_assert!(engine.is_aligned() && dsts.is_aligned() && srcs.is_aligned());
     // SAFETY: the caller's promise.
     unsafe {
         let engine = engine.as_ref().ok_or_else(|| is_null("engine"))?;

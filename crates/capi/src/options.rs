@@ -166,7 +166,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        // SAFETY: numbers and pointers may be zero.
+        // SAFETY: all fields are numbers and pointers, which may be zero.
         let zero: Options = unsafe { std::mem::zeroed() };
         Options { size: size_of::<Options>(), scale: 1.0, eps: 1e-12, ..zero }
     }
@@ -215,7 +215,8 @@ unsafe fn list<T: Copy>(name: &str, values: *const T, count: usize) -> Result<Op
             _ => Err(Error::argument(format!("num_{name} is {count} and {name} is NULL"))),
         };
     }
-    // SAFETY: not NULL, and the caller's promise.
+    debug_assert!(values.is_aligned() && count <= isize::MAX as usize / size_of::<T>());
+    // SAFETY: it is not NULL; the rest is the caller's promise.
     Ok(Some(unsafe { std::slice::from_raw_parts(values, count) }.to_vec()))
 }
 
