@@ -98,7 +98,7 @@ impl Columns {
     ///
     /// # Safety
     /// An array of the schema's type, whose buffers are as large as its lengths and offsets say. They stay as long
-    /// as the samples are used, and nothing writes to them meanwhile.
+    /// as the samples are used, and nothing writes to them meanwhile. So do the tensors of [`ColumnRows::Samples`].
     pub unsafe fn append(&mut self, array: &ArrowArray) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.append_on(array, Device::Cpu) }
@@ -114,7 +114,7 @@ impl Columns {
     ///
     /// # Safety
     /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as
-    /// the samples are used, and nothing writes to them meanwhile.
+    /// the samples are used, and nothing writes to them meanwhile. So do the tensors of [`ColumnRows::Samples`].
     pub unsafe fn append_on(&mut self, array: &ArrowArray, device: Device) -> Result<()> {
         for column in &mut self.columns {
             // SAFETY: the caller's promise.
@@ -310,8 +310,10 @@ impl SampleSink<'_> {
         }
         let data = values.data.cast_mut();
         debug_assert!(!data.is_null() || layout.numel() == 0);
+        // Before the rows, which stay in the list if a later one is refused.
+        self.unpacked.extend(values.unpacked);
         if self.list.is_empty() || device != Device::Cpu {
-            // SAFETY: the caller's promise; the owner of the memory is kept with the list.
+            // SAFETY: the caller's promise; what was unpacked is kept beside the list.
             let rows = unsafe {
                 let table =
                     Tensor::new_unchecked(Arc::new(()), data, values.dtype, device, layout, true);
@@ -333,7 +335,6 @@ impl SampleSink<'_> {
                 self.list.extend_same(rows);
             }
         }
-        self.unpacked.extend(values.unpacked);
         Ok(())
     }
 
@@ -384,6 +385,7 @@ impl SampleSink<'_> {
         let mut shape = Dims::from_slice(&[0]);
         shape.extend_from_slice(&values.tail);
         self.list.reserve(part.len as usize)?;
+        self.unpacked.extend(values.unpacked.clone()); // as in `push_table`
         let entry_bytes = values.entry_bytes();
         let num_before = self.list.len();
         while let rest @ [begin, end, ..] = &offsets[self.list.len() - num_before..] {
@@ -400,7 +402,6 @@ impl SampleSink<'_> {
                 self.list.extend_rows(rest[1..].windows(2).map(row));
             }
         }
-        self.unpacked.extend(values.unpacked);
         Ok(())
     }
 
@@ -461,6 +462,7 @@ impl SampleSink<'_> {
         let mut shape = Dims::from_slice(&[0]);
         shape.extend_from_slice(&values.tail);
         self.list.reserve(part.len as usize)?;
+        self.unpacked.extend(values.unpacked.clone()); // as in `push_table`
         for (offset, size) in ranges {
             shape[0] = size;
             let first = if size > 0 { offset - all.start } else { 0 };
@@ -468,7 +470,6 @@ impl SampleSink<'_> {
             // SAFETY: the range is in the values.
             unsafe { self.push_piece(&values, first, &shape, None) }?;
         }
-        self.unpacked.extend(values.unpacked);
         Ok(())
     }
 
@@ -541,6 +542,7 @@ impl SampleSink<'_> {
             return Err(no_numbers("tensors of lists", CONVERT).into());
         }
         self.list.reserve(part.len as usize)?;
+        self.unpacked.extend(values.unpacked.clone()); // as in `push_table`
         for (row, (bounds, shape)) in offsets.windows(2).zip(&shapes).enumerate() {
             let numel = checked_numel(shape).filter(|_| shape.iter().all(|&extent| extent >= 0));
             let has_order = order.is_none_or(|order| order.len() == shape.len());
@@ -551,7 +553,6 @@ impl SampleSink<'_> {
             // SAFETY: the range is in the values, and has as many as the shape has elements.
             unsafe { self.push_piece(&values, bounds[0] - offsets[0], shape, order) }?;
         }
-        self.unpacked.extend(values.unpacked);
         Ok(())
     }
 }

@@ -57,7 +57,8 @@ impl Tensor {
     /// - Every element that `layout` reaches from `data` is inside memory that stays valid and in
     ///   place until `owner` is dropped; on [`Device::Cpu`] it is initialised when read.
     /// - Unless `read_only` is set, consumers of an export may write to the memory.
-    /// - Nothing writes to it while a slice from [`Tensor::as_slice`], or an array from `Tensor::as_array`, is alive.
+    /// - Nothing writes to it while a slice from [`Tensor::as_slice`], or an array from `Tensor::as_array`, is alive, nor while a
+    ///   batch of samples in it is assembled.
     ///
     /// ```
     /// use std::sync::Arc;

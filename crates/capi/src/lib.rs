@@ -394,12 +394,12 @@ unsafe fn read<'a>(
     options: *const Options,
     is_into: bool,
 ) -> Result<(&'a windrow::Engine, &'a SampleList<'static>, windrow::Collate), Error> {
-    debug_assert!(engine.is_aligned() && samples.is_aligned() && options.is_aligned());
+    debug_assert!(engine.is_aligned() && samples.is_aligned());
     // SAFETY: the caller's promise.
     unsafe {
         let engine = engine.as_ref().ok_or_else(|| is_null("engine"))?;
         let samples = samples.as_ref().ok_or_else(|| is_null("samples"))?;
-        let options = options.as_ref().ok_or_else(|| is_null("options"))?;
+        let options = options::of_caller(options)?;
         let collate = options.collate()?;
         if !is_into && !options.scales_out.is_null() {
             let text = "scales_out is an option of windrow_assemble_into";

@@ -5,6 +5,7 @@ use std::ffi::c_void;
 use windrow::bindings::MoveOptions;
 use windrow::{Error, Stream};
 
+use crate::options::of_caller;
 use crate::status::{guarded, is_null};
 use crate::{Engine, Options, Samples, Status};
 
@@ -65,10 +66,10 @@ pub unsafe extern "C" fn windrow_copy_many_with(
     scales_out: *const Samples,
 ) -> Status {
     guarded(|| {
-        debug_assert!(options.is_aligned() && scales_out.is_aligned());
+        debug_assert!(scales_out.is_aligned());
         // SAFETY: the caller's promise.
         unsafe {
-            let options = options.as_ref().ok_or_else(|| is_null("options"))?;
+            let options = of_caller(options)?;
             let scales_out = scales_out.as_ref().map(|scales| &scales.0);
             let transform = options.move_transform()?;
             let options = MoveOptions { transform, scales_out, ..MoveOptions::default() };

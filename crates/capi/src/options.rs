@@ -14,6 +14,7 @@ use windrow::{
 };
 
 use crate::number::Number;
+use crate::status::is_null;
 
 /// The form of the batch: `windrow_options.form`.
 #[repr(C)]
@@ -261,6 +262,24 @@ pub(crate) fn check_size(size: usize) -> Result<()> {
     )))
 }
 
+/// A caller's options.
+///
+/// # Errors
+/// [`Error::Argument`] for NULL, and for options of another size than this library's.
+///
+/// # Safety
+/// NULL, or the address of options whose `size` is how many bytes there are.
+pub(crate) unsafe fn of_caller<'a>(options: *const Options) -> Result<&'a Options> {
+    if options.is_null() {
+        return Err(is_null("options"));
+    }
+    debug_assert!(options.is_aligned());
+    // SAFETY: the caller's promise. Options of an older header end before those of this one, so their size is read alone.
+    check_size(unsafe { (&raw const (*options).size).read() })?;
+    // SAFETY: the caller's promise; they are as large as that.
+    Ok(unsafe { &*options })
+}
+
 impl Options {
     /// The batch that is asked for, but for [`Options::scales_target`].
     ///
@@ -271,7 +290,6 @@ impl Options {
     /// The arrays have as many entries as the options say.
     pub(crate) unsafe fn collate(&self) -> Result<Collate> {
         let refuse = |text: String| Err(Error::argument(text));
-        check_size(self.size)?;
         let mut collate = match self.form {
             0 => Collate::stack(),
             1 => Collate::concat(self.dim),
@@ -368,7 +386,6 @@ impl Options {
     /// # Safety
     /// As of [`Options::collate`].
     pub(crate) unsafe fn move_transform(&self) -> Result<AnyTransform> {
-        check_size(self.size)?;
         let options = [
             ("form", self.form != 0),
             ("dtype", self.dtype()?.is_some()),
