@@ -351,6 +351,8 @@ fn copy(
     options: MoveOptions<'_>,
     is_quick: bool,
 ) -> windrow::Result<()> {
+    let is_writable = |list: &SampleList<'_>| list.first_read_only().is_none();
+    debug_assert!(is_writable(to) && options.scales_out.is_none_or(is_writable));
     // SAFETY: destinations were found to be writable as they were read; that nothing else touches them during the call is its
     // contract.
     #[allow(unsafe_code)]

@@ -99,6 +99,10 @@ pub(crate) unsafe fn get_buffer(
 /// # Safety
 /// `view` was filled in by [`get_buffer`] and is released once.
 pub(crate) unsafe fn release_buffer(view: *mut ffi::Py_buffer) {
+    debug_assert!(!view.is_null());
     // SAFETY: `internal` is the box that `get_buffer` left there.
-    unsafe { drop(Box::from_raw((*view).internal.cast::<Box<[isize]>>())) };
+    unsafe {
+        debug_assert!(!(*view).internal.is_null());
+        drop(Box::from_raw((*view).internal.cast::<Box<[isize]>>()));
+    }
 }

@@ -94,6 +94,7 @@ unsafe extern "C" fn from_py_object(
     out: *mut *mut DLManagedTensorVersioned,
 ) -> c_int {
     attached(|py| {
+        debug_assert!(!out.is_null());
         // SAFETY: the table's contract: a live object, a place for the result. The classes are
         // frozen, so the tensor stays where it is while the object lives.
         unsafe {
@@ -109,6 +110,7 @@ unsafe extern "C" fn from_py_object(
 /// still writes it. BufferError for a dtype that needs the flag of a versioned tensor.
 unsafe extern "C" fn borrow_from_py_object(object: *mut c_void, out: *mut DLTensor) -> c_int {
     attached(|py| {
+        debug_assert!(!out.is_null());
         // SAFETY: as above; the shape and strides lent belong to the object.
         unsafe {
             let (_object, tensor) = tensor_at(py, object)?;
@@ -153,6 +155,7 @@ unsafe extern "C" fn allocate(
     set_error: Option<unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char)>,
 ) -> c_int {
     let body = AssertUnwindSafe(|| -> windrow::Result<_> {
+        debug_assert!(!prototype.is_null() && prototype.is_aligned() && !out.is_null());
         // SAFETY: the table's contract: dtype, device, ndim and shape are filled in; data and strides
         // need not be, so they are taken out.
         let mut asked = unsafe { std::ptr::read(prototype) };

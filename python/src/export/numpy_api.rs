@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyCapsule;
 use windrow::bindings::Dims;
-use windrow::{DType, Tensor};
+use windrow::{DType, Device, Tensor};
 
 use crate::ground::errors::OrPyErr;
 use crate::ground::tensor::PyTensor;
@@ -85,6 +85,8 @@ impl Api {
             if table.is_null() {
                 return Err(PyErr::fetch(py));
             }
+            let entries = [ARRAY_TYPE, DESCR_FROM_TYPE, NEW_FROM_DESCR, SET_BASE_OBJECT];
+            debug_assert!(entries.iter().all(|&entry| !(*table.add(entry)).is_null()));
             Api {
                 class: (*table.add(ARRAY_TYPE)).cast(),
                 descr_from_type: std::mem::transmute::<*mut c_void, DescrFromType>(
@@ -145,6 +147,7 @@ impl Api {
             None => Bound::new(py, PyTensor::from(tensor.clone()))?.into_any(),
         };
         debug_assert_eq!(strides.len(), shape.len());
+        debug_assert!(!matches!(tensor.device(), Device::Cuda(_)));
         // SAFETY: functions of the table; a dtype and an owner that they take over, an entry for each dim in shape
         // and strides, as wide as `isize` on the 64-bit targets that the engine builds for, and memory that the
         // owner keeps.

@@ -65,6 +65,7 @@ pub(crate) fn is_borrowed(stream: Stream) -> bool {
 pub(crate) fn current_of(api: &DLPackExchangeAPI, ordinal: u32) -> Option<Stream> {
     let Some(current) = api.current_work_stream else { return Some(Stream::LEGACY) };
     let mut handle = std::ptr::null_mut();
+    debug_assert!(i32::try_from(ordinal).is_ok());
     // SAFETY: the table's contract: a device of this kind, a place for the answer.
     let code = unsafe { current(DLDeviceType::CUDA, ordinal as i32, &mut handle) };
     // SAFETY: the library's own stream.

@@ -243,6 +243,7 @@ pub(crate) fn read_columns(
     lists.resize_with(columns.len(), || Mutex::new(None));
     let found = readables(columns)?;
     let (num_columns, count) = (found.columns.len(), columns.num_rows());
+    debug_assert_eq!(found.objects.len(), num_columns * count);
     let read = |range: Range<usize>| {
         let Readables { columns, objects } = &found;
         let Some((_, first)) = columns.get(range.start) else { return };

@@ -15,7 +15,7 @@ use crate::ground::modules::module;
 use crate::ground::reserve::push_to;
 use crate::ground::stream::current_of;
 use crate::import::importer::Importer;
-use crate::import::routes::{shapeless, Lazy};
+use crate::import::routes::{may_have_words, shapeless, Lazy};
 use crate::private_layouts::torch_layout::{DenseFields, MAX_DIMS};
 
 impl<'py> Importer<'py> {
@@ -31,6 +31,7 @@ impl<'py> Importer<'py> {
         index: usize,
     ) -> PyResult<()> {
         if let (true, Lazy::Layout(torch)) = (is_torch, lazy) {
+            debug_assert!(may_have_words(object));
             // SAFETY: a tensor of torch's own class.
             if let Some(fields) = unsafe { torch.fields_of(object.as_ptr()) } {
                 return self.push_dense(&fields, index);
@@ -137,6 +138,7 @@ impl<'py> Importer<'py> {
     ) -> PyResult<()> {
         match lazy {
             Lazy::Layout(torch) if matches!(reported, DType::I8 | DType::U8) => {
+                debug_assert!(may_have_words(object));
                 // SAFETY: a live object of a class that has words.
                 match unsafe { torch.dtype_of(object.as_ptr()) } == Some(reported) {
                     true => Ok(()),
@@ -205,8 +207,11 @@ fn is_shared(object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<bool> {
     let py = object.py();
     match lazy {
         Lazy::No => Ok(false),
-        // SAFETY: a live object of a class that has words.
-        Lazy::Layout(torch) => Ok(unsafe { torch.may_be_shared(object.as_ptr()) }),
+        Lazy::Layout(torch) => {
+            debug_assert!(may_have_words(object));
+            // SAFETY: a live object of a class that has words.
+            Ok(unsafe { torch.may_be_shared(object.as_ptr()) })
+        }
         Lazy::Methods => match module(py, "torch._C")? {
             Some(torch) => {
                 let asked = torch.call_method1(intern!(py, "_is_cow_tensor"), (object,));

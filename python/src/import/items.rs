@@ -13,7 +13,7 @@ use crate::ground::modules::{grad_is_enabled, has_tangent, records_nothing, requ
 use crate::ground::reserve::{out_of_memory, push_to, try_vec};
 use crate::import::array_interface::ON_HOST;
 use crate::import::importer::Importer;
-use crate::import::routes::{route_of, ImportRoute, Lazy};
+use crate::import::routes::{may_have_words, route_of, ImportRoute, Lazy};
 use crate::ownership::storage_watch::StorageWatches;
 
 impl<'py> Importer<'py> {
@@ -97,6 +97,7 @@ impl<'py> Importer<'py> {
         }
         self.ahead = engine.start_rows(collate, self.list.meta(0), count);
         if let Some(ahead) = &mut self.ahead {
+            debug_assert_eq!(self.list.len(), 1);
             // SAFETY: a sample just read, kept alive by the caller, as all are that follow.
             unsafe { ahead.push(self.list.address(0)) };
         }
@@ -258,6 +259,7 @@ impl<'py> Importer<'py> {
         index: usize,
     ) -> PyResult<()> {
         if let Lazy::Layout(torch) = lazy {
+            debug_assert!(may_have_words(object));
             // SAFETY: a live object of a class that has words.
             let has_its_values = unsafe { torch.has_its_values(object.as_ptr()) };
             if has_its_values && self.is_unrecorded(route)? {

@@ -11,6 +11,7 @@ use windrow::Device;
 use crate::ground::dtype::{dtype_of_kind, named_dtype};
 use crate::import::importer::Importer;
 use crate::import::numpy_layout::{array_fields, ArrayFields, ArrayStruct};
+use crate::import::routes::{cached_route, ImportRoute};
 
 impl<'py> Importer<'py> {
     /// Appends a NumPy array by its `__array_struct__`, or by its protocols if its dtype is not ours or a stride no whole
@@ -28,6 +29,7 @@ impl<'py> Importer<'py> {
         if pointer.is_null() {
             return Err(PyErr::fetch(self.py));
         }
+        debug_assert!(pointer.cast::<ArrayStruct>().is_aligned());
         // SAFETY: as above; it lives as long as the capsule.
         let array = unsafe { &*pointer.cast::<ArrayStruct>() };
         let item_bytes = array.item_bytes as usize;
@@ -41,6 +43,7 @@ impl<'py> Importer<'py> {
             return self.import_by_protocol(object, index);
         };
         let dims = |dims: *const isize| -> &[i64] {
+            debug_assert!(ndim == 0 || !dims.is_null() && dims.is_aligned());
             match ndim {
                 0 => &[],
                 // SAFETY: an entry for each dim, alive as long as the capsule. The engine builds for
@@ -60,6 +63,9 @@ impl<'py> Importer<'py> {
     /// Appends a NumPy array by its struct, or by its `__array_struct__` if its dtype is not one of NumPy's own that we have.
     #[inline]
     pub fn import_array(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
+        debug_assert!(
+            cached_route(object).is_none_or(|(route, _)| matches!(route, ImportRoute::Array))
+        );
         // SAFETY: the route is that of arrays that are laid out so.
         match unsafe { array_fields(object.as_ptr()) } {
             Some(fields) => self.push_array(object, fields, index),

@@ -120,13 +120,18 @@ pub(crate) fn dtype_of_number(number: c_int) -> Option<DType> {
 /// A live NumPy array, for which [`is_laid_out`] holds; attached.
 #[inline]
 pub(crate) unsafe fn array_fields<'a>(object: *mut ffi::PyObject) -> Option<ArrayFields<'a>> {
+    debug_assert!(!object.is_null());
     // SAFETY: the struct of a live array; its dtype lives with it. An entry for each dim; the engine builds for
     // 64-bit targets only, where `isize` is as wide as `i64`.
     unsafe {
         let array = &*object.cast::<Array>();
+        debug_assert!(!array.descr.is_null());
         let dtype = dtype_of(&*array.descr)?;
         let dims = |dims: *const isize| match array.ndim {
-            1..=64 => std::slice::from_raw_parts(dims.cast(), array.ndim as usize),
+            1..=64 => {
+                debug_assert!(!dims.is_null() && dims.is_aligned());
+                std::slice::from_raw_parts(dims.cast(), array.ndim as usize)
+            }
             _ => &[],
         };
         let (shape, strides) = (dims(array.shape), dims(array.strides));
@@ -147,6 +152,7 @@ pub(crate) fn data_word(array: *mut ffi::PyObject) -> NonNull<AtomicUsize> {
 /// A live NumPy array, for which [`is_laid_out`] holds; attached.
 #[inline]
 pub(crate) unsafe fn prefetch_dims(object: *mut ffi::PyObject) {
+    debug_assert!(!object.is_null());
     // SAFETY: the struct of a live array.
     prefetch(unsafe { (*object.cast::<Array>()).shape.cast() }, 1);
 }

@@ -308,6 +308,7 @@ impl<'py> Importer<'py> {
         if !view.suboffsets.is_null() {
             return Err(self.layout_error(index, "strided memory", "a buffer with suboffsets"));
         }
+        debug_assert!(view.ndim >= 0);
         let ndim = view.ndim as usize;
         // ctypes leaves strides out where they follow from the shape.
         let ints = |pointer: *const isize| -> Option<Vec<i64>> {

@@ -130,6 +130,12 @@ pub(crate) fn cached_route(object: &Bound<'_, PyAny>) -> Option<(ImportRoute, La
     Some(route)
 }
 
+/// Whether an object may be of a class that has words, [`Lazy::Layout`]: false for a class that is known to have none. Runs no
+/// Python code.
+pub(crate) fn may_have_words(object: &Bound<'_, PyAny>) -> bool {
+    cached_route(object).is_none_or(|(_, lazy)| matches!(lazy, Lazy::Layout(_)))
+}
+
 /// The route of a class, of which `object` is one. Runs Python code.
 fn find_route(class: &Bound<'_, PyType>, object: &Bound<'_, PyAny>) -> PyResult<ImportRoute> {
     let py = class.py();

@@ -14,7 +14,7 @@ use crate::ground::errors::answered;
 use crate::ground::modules::loaded;
 use crate::import::importer::{HeldStorage, Importer};
 use crate::import::numpy_layout::data_word;
-use crate::import::routes::{route_of, torch_api, ImportRoute, Lazy};
+use crate::import::routes::{may_have_words, route_of, torch_api, ImportRoute, Lazy};
 use crate::ownership::holder::{held_by, unmoved, watches_of, HeldObjects, Holder};
 use crate::ownership::owners::Owners;
 use crate::ownership::storage_watch::{address_in, StorageWatch, StorageWatches};
@@ -29,6 +29,7 @@ impl Importer<'_> {
             (Lazy::No, _) => true,
             // Rows of one tensor have one.
             (Lazy::Layout(torch), Some(HeldStorage { watch: StorageWatch::Word(word, _), .. })) => {
+                debug_assert!(may_have_words(object));
                 // SAFETY: a live object of a class that has words.
                 unsafe { torch.memory_of(object.as_ptr()) == Some(*word) }
             }
@@ -47,10 +48,11 @@ impl Importer<'_> {
         self.storage = None;
         own_memory(object, lazy)?;
         let (word, storage) = match lazy {
-            // SAFETY: as above.
-            Lazy::Layout(torch) => unsafe {
-                (torch.memory_of(object.as_ptr()), torch.storage_object(object))
-            },
+            Lazy::Layout(torch) => {
+                debug_assert!(may_have_words(object));
+                // SAFETY: as above.
+                unsafe { (torch.memory_of(object.as_ptr()), torch.storage_object(object)) }
+            }
             _ => (None, object.call_method0(intern!(self.py, "untyped_storage"))),
         };
         let object = match storage {
@@ -131,8 +133,11 @@ impl Importer<'_> {
 pub(crate) fn own_memory(object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> {
     let is_own = match lazy {
         Lazy::No => true,
-        // SAFETY: a live object of a class that has words.
-        Lazy::Layout(torch) => unsafe { !torch.may_be_shared(object.as_ptr()) },
+        Lazy::Layout(torch) => {
+            debug_assert!(may_have_words(object));
+            // SAFETY: a live object of a class that has words.
+            unsafe { !torch.may_be_shared(object.as_ptr()) }
+        }
         Lazy::Methods => false,
     };
     if is_own {

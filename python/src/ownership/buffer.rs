@@ -19,6 +19,7 @@ unsafe impl Sync for Buffer {}
 
 impl Drop for Buffer {
     fn drop(&mut self) {
+        debug_assert_eq!(self.0.len(), 1);
         // SAFETY: filled in by `PyObject_GetBuffer`, released once, attached.
         unsafe { ffi::PyBuffer_Release(self.0.as_mut_ptr()) };
     }

@@ -6,6 +6,7 @@ use pyo3::{ffi, Borrowed};
 use windrow::bindings::prefetch;
 
 use crate::ground::reserve::{push_to, try_vec};
+use crate::private_layouts::HAS_LOCK;
 
 /// The number of values between the one whose reference is counted and the one whose memory is prefetched.
 const VALUES_AHEAD: usize = 16;
@@ -85,9 +86,13 @@ impl<'py> ChildColumns<'py> {
     /// columns are dropped; no Python code runs before that.
     pub unsafe fn push_row(&mut self, values: &[*mut ffi::PyObject]) {
         debug_assert_eq!(values.len(), self.num_columns);
+        debug_assert!(values.iter().all(|value| !value.is_null()));
         if !self.are_borrowed {
             // SAFETY: live objects, attached.
-            values.iter().for_each(|&value| unsafe { ffi::Py_INCREF(value) });
+            values.iter().for_each(|&value| unsafe {
+                debug_assert!(ffi::Py_REFCNT(value) > 0);
+                ffi::Py_INCREF(value);
+            });
         }
         self.values.extend_from_slice(values);
     }
@@ -121,8 +126,11 @@ impl<'py> ChildColumns<'py> {
             if let Some(later) = self.values.get(index + VALUES_AHEAD) {
                 prefetch(later.cast(), 1);
             }
-            // SAFETY: a live object that a temporary holds, attached.
-            unsafe { ffi::Py_INCREF(value) };
+            // SAFETY: a live object, which a dict holds until here (`push_row`); attached.
+            unsafe {
+                debug_assert!(ffi::Py_REFCNT(value) > 0);
+                ffi::Py_INCREF(value);
+            }
         }
         self.are_borrowed = false;
         self.temporaries.clear();
@@ -131,6 +139,7 @@ impl<'py> ChildColumns<'py> {
     /// The values of all columns, one column after the other.
     pub fn into_objects(mut self) -> PyResult<Vec<Py<PyAny>>> {
         self.take_references();
+        debug_assert!(!self.are_borrowed || self.values.is_empty());
         let mut objects = try_vec(self.values.len())?;
         for column in 0..self.num_columns {
             // SAFETY: objects with a reference each, which the list has from now on; attached.
@@ -160,7 +169,10 @@ impl Drop for ChildColumns<'_> {
         if !self.are_borrowed {
             let values = std::mem::take(&mut self.values).into_iter();
             // SAFETY: objects with a reference each, attached.
-            values.for_each(|value| unsafe { ffi::Py_DECREF(value) });
+            values.for_each(|value| unsafe {
+                debug_assert!(!HAS_LOCK || ffi::Py_REFCNT(value) > 0);
+                ffi::Py_DECREF(value);
+            });
         }
     }
 }

@@ -145,6 +145,7 @@ impl Holder {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Visited {
         self.objects.iter().try_for_each(|object| visit.call(object))?;
         for buffer in &self.buffers {
+            const { assert!(size_of::<Option<Py<PyAny>>>() == size_of::<*mut ffi::PyObject>()) };
             let exporter = &raw const buffer.view().obj;
             // SAFETY: an object that the view refers to, or NULL, for which `Option` has a place.
             unsafe {

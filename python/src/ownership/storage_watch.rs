@@ -36,6 +36,7 @@ use crate::ground::errors::answered;
 use crate::ground::reserve::{check_small_memory, out_of_memory};
 use crate::ownership::column::{Column, Entries, Entry};
 use crate::ownership::release::release_objects;
+use crate::private_layouts::HAS_LOCK;
 
 /// The address of a sample's memory at its import, and a way to see whether that has changed.
 #[derive(Clone)]
@@ -90,7 +91,7 @@ impl StorageWatch {
     #[inline]
     fn may_have_moved(&self) -> bool {
         match self {
-            // SAFETY: by `push_word`, or a static.
+            // SAFETY: the word of a live object, as `push_word` was promised, or a static.
             StorageWatch::Word(word, address) => unsafe { address_in(*word) != *address },
             StorageWatch::Recheck(_) => true,
         }
@@ -112,7 +113,10 @@ impl StorageAddress {
     /// Whether the memory is elsewhere now. Leaves it shared if it is.
     fn has_changed(&self, py: Python<'_>) -> PyResult<bool> {
         // SAFETY: held with the samples; attached.
-        let storage = unsafe { Bound::from_borrowed_ptr(py, self.storage) };
+        let storage = unsafe {
+            debug_assert!(!HAS_LOCK || ffi::Py_REFCNT(self.storage) > 0);
+            Bound::from_borrowed_ptr(py, self.storage)
+        };
         // A tensor without elements has no address.
         let alias = match storage.call_method0(intern!(py, "nbytes"))?.extract()? {
             0 => None,
@@ -166,6 +170,7 @@ fn alias_of(storage: &Bound<'_, PyAny>) -> PyResult<Option<Py<PyAny>>> {
 /// The word of a live object.
 #[inline]
 pub(crate) unsafe fn address_in(word: NonNull<AtomicUsize>) -> usize {
+    debug_assert!(word.is_aligned());
     // SAFETY: the caller's promise. Another thread may be moving the memory.
     unsafe { word.as_ref() }.load(Ordering::Relaxed)
 }
@@ -221,6 +226,7 @@ impl Entries<StorageWatch> {
         word: NonNull<AtomicUsize>,
         address: usize,
     ) -> PyResult<()> {
+        debug_assert!(word.is_aligned());
         match self.0[..] {
             // Rows of one tensor.
             [StorageWatch::Word(all, _)] if all == word => return Ok(()),

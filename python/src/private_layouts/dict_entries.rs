@@ -30,6 +30,7 @@ pub(crate) fn are_known(py: Python<'_>) -> bool {
 /// Asks for the memory of a dict's first `num_entries` entries, which need not exist. The caller has found that they
 /// [are known](are_known).
 pub(crate) fn prefetch_entries(dict: &Bound<'_, PyDict>, num_entries: usize) {
+    debug_assert!(are_known(dict.py()));
     // SAFETY: a live dict is larger than that in every release (`are_known`). Nothing is read at the address.
     let entries = unsafe { dict.as_ptr().cast::<*const u8>().byte_add(ENTRIES).read() };
     prefetch(entries, ENTRY_BYTES * num_entries);

@@ -46,6 +46,7 @@ pub(crate) struct NumberReader {
 /// Reads a `T` at an offset in bytes from the start of a live object.
 #[inline(always)]
 unsafe fn at<T: Copy>(object: *mut ffi::PyObject, bytes: usize) -> T {
+    debug_assert!(!object.is_null() && object.wrapping_byte_add(bytes).cast::<T>().is_aligned());
     // SAFETY: the caller's promise.
     unsafe { object.byte_add(bytes).cast::<T>().read() }
 }
@@ -112,7 +113,10 @@ impl NumberReader {
     #[inline(always)]
     unsafe fn int(self, object: *mut ffi::PyObject) -> Option<i64> {
         // SAFETY: every int has room for one digit.
-        let (size, digit): (isize, u32) = unsafe { (at(object, SIZE), at(object, REST)) };
+        let (size, digit): (isize, u32) = unsafe {
+            debug_assert!(ffi::PyLong_CheckExact(object) != 0);
+            (at(object, SIZE), at(object, REST))
+        };
         let digit = i64::from(digit);
         // The third bit says that the object is immortal.
         match (self.has_tag, if self.has_tag { size & !0b100 } else { size }) {
@@ -146,7 +150,7 @@ impl NumberReader {
 /// # Safety
 /// A live object of one of these classes or their subclasses, which is not changed meanwhile.
 unsafe fn items<'a>(object: *mut ffi::PyObject, is_list: bool) -> &'a [*mut ffi::PyObject] {
-    // SAFETY: the number of items, and where they are.
+    // SAFETY: both have the number of their items; a list has their address, a tuple has them in that place.
     unsafe {
         debug_assert!(match is_list {
             true => ffi::PyList_Check(object) != 0,
@@ -158,7 +162,10 @@ unsafe fn items<'a>(object: *mut ffi::PyObject, is_list: bool) -> &'a [*mut ffi:
         };
         match at::<usize>(object, SIZE) {
             0 => &[],
-            count => std::slice::from_raw_parts(items, count),
+            count => {
+                debug_assert!(!items.is_null());
+                std::slice::from_raw_parts(items, count)
+            }
         }
     }
 }

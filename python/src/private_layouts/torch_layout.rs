@@ -266,6 +266,7 @@ impl TorchReader {
     #[inline]
     pub unsafe fn is_word_of_shared(&self, memory: NonNull<AtomicUsize>) -> bool {
         const { assert!(RELEASE == MEMORY + 1) };
+        debug_assert!(memory.is_aligned());
         // SAFETY: the caller's promise. Behind the address an array has the number of its dims.
         let next = unsafe { memory.add(1).as_ref() }.load(Ordering::Relaxed);
         self.shared_release != 0 && next == self.shared_release
@@ -290,6 +291,7 @@ impl TorchReader {
             let is_object = found != 0 && found % align_of::<ffi::PyObject>() == 0;
             if is_object {
                 let found = std::ptr::with_exposed_provenance_mut(found);
+                debug_assert!(ffi::Py_REFCNT(found) > 0);
                 return Ok(Bound::from_borrowed_ptr(object.py(), found));
             }
             let made = (self.untyped_storage)(object.as_ptr(), std::ptr::null_mut());
@@ -371,6 +373,7 @@ impl TorchReader {
         // SAFETY: as in `is_plain`.
         unsafe {
             let tensor = std::ptr::with_exposed_provenance_mut::<AtomicI64>(tensor_of(object));
+            debug_assert!(!tensor.is_null() && tensor.is_aligned());
             let number = AtomicU16::from_ptr(tensor.add(self.sizes + 13).cast());
             dtype_of(number.load(Ordering::Relaxed))
         }
@@ -379,7 +382,7 @@ impl TorchReader {
     /// The fields of a tensor, if it is dense, on the host, in memory, and of few dims.
     ///
     /// # Safety
-    /// A live object of torch's own tensor class; attached.
+    /// A live object of a class that [`TorchReader::for_class`] was asked for; attached.
     // Its figure is beside `ColumnReader::read_at`.
     #[inline(always)]
     pub unsafe fn fields_of<'a>(&self, object: *mut ffi::PyObject) -> Option<DenseFields<'a>> {

@@ -272,6 +272,7 @@ impl<'py> ArrowReader<'_, 'py> {
         let array = unsafe { ArrowArray::take(&mut device.array) };
         self.append(&mut columns, array)?;
         if let (Device::Cuda(ordinal), false) = (self.device, event.is_null()) {
+            debug_assert!(event.cast::<usize>().is_aligned());
             // SAFETY: the interface has the address of an event there, which exists while the array, now kept, does.
             let arrived =
                 unsafe { default_engine().adopt_event(ordinal, event.cast::<usize>().read()) };
@@ -368,6 +369,7 @@ fn texts_of<'py>(
 ) -> PyResult<Bound<'py, PyList>> {
     let mut objects = try_vec(texts.len())?;
     for (index, &(data, len)) in texts.iter().enumerate() {
+        debug_assert!(len == 0 || !data.is_null());
         let bytes = match len {
             0 => &[],
             // SAFETY: bytes of an array that is kept, in the range that it says.

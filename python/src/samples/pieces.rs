@@ -1,7 +1,7 @@
 //! Samples that are consecutive pieces of one tensor.
 
 use windrow::error::Mismatch;
-use windrow::{Error, Result, SampleList, Tensor};
+use windrow::{Error, Layout, Result, SampleList, Tensor};
 
 /// Sample `i` is `values[offsets[i]..offsets[i + 1]]` along dim 0; ShapeError for offsets that `values` cannot have. The caller
 /// keeps the tensor alive.
@@ -70,6 +70,12 @@ pub(crate) fn push(
     let step = values.strides()[0].wrapping_mul(values.dtype().size() as i64);
     let data = values.data_ptr().wrapping_offset(first.wrapping_mul(step) as isize);
     debug_assert!((0..=values.shape()[0]).contains(&first));
+    debug_assert!(Layout::try_new(values.dtype(), shape, strides).ok().is_none_or(|part| {
+        let start = first.wrapping_mul(step);
+        let span = |layout: &Layout| layout.byte_span(values.dtype());
+        let (part, all) = (span(&part), span(values.layout()));
+        part.is_empty() || all.start <= start + part.start && start + part.end <= all.end
+    }));
     // SAFETY: a part of a tensor that the caller keeps alive.
     #[allow(unsafe_code)]
     unsafe {

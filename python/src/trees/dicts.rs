@@ -124,6 +124,7 @@ unsafe fn each_entry(
     dict: &Bound<'_, PyAny>,
     mut function: impl FnMut(*mut ffi::PyObject, *mut ffi::PyObject),
 ) {
+    debug_assert!(HAS_LOCK && dict.is_instance_of::<PyDict>());
     let (mut position, mut key, mut value) = (0, std::ptr::null_mut(), std::ptr::null_mut());
     // SAFETY: the caller's promise, so that nothing changes the dict; out-pointers of this frame.
     while unsafe { ffi::PyDict_Next(dict.as_ptr(), &mut position, &mut key, &mut value) } != 0 {

@@ -77,6 +77,7 @@ impl PyParcel {
         for (storage, copy) in self.storages.iter().zip(&copies) {
             let source = storage.address as *const u8;
             debug_assert_eq!(copy.nbytes(), storage.bytes);
+            debug_assert!(!source.is_null());
             // SAFETY: all of a storage, as torch says, which is kept; a copy of as many bytes, which nothing else has yet.
             unsafe { std::ptr::copy_nonoverlapping(source, copy.data_ptr(), storage.bytes) };
         }

@@ -84,6 +84,7 @@ fn mapped(origin: &Origin, file: &Bound<'_, PyAny>) -> PyResult<Arc<Memory>> {
         gone.set_cause(py, Some(error));
         gone
     })?;
+    debug_assert!(given >= 0);
     // SAFETY: `detach` gives a descriptor that is the caller's.
     let given = unsafe { OwnedFd::from_raw_fd(given) };
     py.detach(|| workers::map(origin, &given)).map_err(|error| gone(format!("{refused}; {error}")))
