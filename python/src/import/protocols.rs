@@ -178,7 +178,9 @@ impl<'py> Importer<'py> {
             )));
         };
         self.consume(&capsule, kind, index)?;
-        if let Some((.., lazy)) = &self.last {
+        // What `detach` returned may be of another class.
+        let last = self.last.as_ref().filter(|(class, ..)| object.get_type().is(class));
+        if let Some((.., lazy)) = last {
             self.check_dtype(object, *lazy, self.list.meta(self.list.len() - 1).dtype, index)?;
         }
         let is_known = self.list.is_read_only_at(self.list.len() - 1);
@@ -308,8 +310,7 @@ impl<'py> Importer<'py> {
         if !view.suboffsets.is_null() {
             return Err(self.layout_error(index, "strided memory", "a buffer with suboffsets"));
         }
-        debug_assert!(view.ndim >= 0);
-        let ndim = view.ndim as usize;
+        let ndim = usize::try_from(view.ndim).unwrap_or_default();
         // ctypes leaves strides out where they follow from the shape.
         let ints = |pointer: *const isize| -> Option<Vec<i64>> {
             let entry = |d: usize| {

@@ -50,8 +50,12 @@ impl Importer<'_> {
         let (word, storage) = match lazy {
             Lazy::Layout(torch) => {
                 debug_assert!(may_have_words(object));
+                // The object first: to ask for it may run Python's code, which may exchange the storage.
                 // SAFETY: as above.
-                unsafe { (torch.memory_of(object.as_ptr()), torch.storage_object(object)) }
+                let storage = unsafe { torch.storage_object(object) };
+                debug_assert!(may_have_words(object));
+                // SAFETY: as above.
+                (unsafe { torch.memory_of(object.as_ptr()) }, storage)
             }
             _ => (None, object.call_method0(intern!(self.py, "untyped_storage"))),
         };

@@ -38,6 +38,9 @@ const AUTOGRAD: usize = 3;
 const GRAD_FN: usize = 6;
 /// Words from a tensor's tangents, null if it never had any, to the byte that says that it requires grad.
 const TANGENTS: usize = 8;
+/// Flags of autograd metadata: whether the tensor requires grad by itself, and whether it is a view.
+const REQUIRES_GRAD: usize = 0;
+const IS_VIEW: usize = 2;
 /// Words of a `std::mutex`, which is before the base of a view.
 const MUTEX: usize = if cfg!(target_arch = "aarch64") { 6 } else { 5 };
 /// Words of a storage: the address of its memory, what releases that, and its Python object, null until there is one.
@@ -58,7 +61,7 @@ pub(crate) const FARTHEST: usize = 4 * PREFETCH_STEP;
 pub(crate) struct TorchReader {
     /// The word of a tensor that has the number of dims; then come the extents, then the strides, room for [`MAX_DIMS`] each.
     sizes: usize,
-    /// The byte of autograd metadata that says that a tensor requires grad by itself; two behind it, whether it is a view.
+    /// The byte of autograd metadata from which on its flags are: [`REQUIRES_GRAD`], [`IS_VIEW`].
     flags: usize,
     /// The dispatch keys of a dense tensor on the host, and those of lazy conjugation and negation.
     plain_keys: usize,
@@ -349,19 +352,25 @@ impl TorchReader {
             if autograd == 0 {
                 return true;
             }
-            let flag = |at: usize| {
-                let start = std::ptr::with_exposed_provenance_mut::<u8>(autograd);
-                AtomicU8::from_ptr(start.add(self.flags + at)).load(Ordering::Relaxed) != 0
-            };
             let base_has_none = || match word(autograd, self.base()) {
                 0 => false,
                 base => word(base, AUTOGRAD) == 0,
             };
             word(autograd, GRAD_FN) == 0
                 && word(autograd, self.tangents()) == 0
-                && !flag(0)
-                && (!flag(2) || base_has_none())
+                && !self.flag(autograd, REQUIRES_GRAD)
+                && (!self.flag(autograd, IS_VIEW) || base_has_none())
         }
+    }
+
+    /// A flag of autograd metadata.
+    ///
+    /// # Safety
+    /// The address of live metadata.
+    unsafe fn flag(&self, autograd: usize, at: usize) -> bool {
+        let start = std::ptr::with_exposed_provenance_mut::<u8>(autograd);
+        // SAFETY: the caller's promise.
+        unsafe { AtomicU8::from_ptr(start.add(self.flags + at)).load(Ordering::Relaxed) != 0 }
     }
 
     /// The dtype of a tensor, if it is one of those that torch reports as they are by DLPack, and we have it.
@@ -454,14 +463,16 @@ impl TorchReader {
             }
         }
         if let Some(tensor) = tensor_at(1) {
-            // SAFETY: as in `has_no_grad`. The word of a tensor that is no view has something else, where nothing is read.
-            let base = unsafe {
+            // SAFETY: as in `has_no_grad`. The metadata of a tensor that is no view ends before the word of a base.
+            unsafe {
                 match word(tensor, AUTOGRAD) {
-                    0 => 0,
-                    autograd => word(autograd, self.base()),
+                    0 => {}
+                    autograd if self.flag(autograd, IS_VIEW) => {
+                        line(word_at(word(autograd, self.base()), AUTOGRAD));
+                    }
+                    _ => {}
                 }
-            };
-            line(word_at(base, AUTOGRAD));
+            }
         }
     }
 }
