@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use crate::host::PipelinedCopy;
+use crate::plan::target_of;
 use crate::tensor::{DType, Device, Layout, Owner, Result, Stream, Tensor};
 
 /// Options of [`Engine::run_with`](crate::Engine::run_with).
@@ -85,14 +86,14 @@ impl RunOptions {
         }
     }
 
-    /// Page-locked memory of the options' allocator: writable and row-major, whatever the strides of `layout`; `None` without an
-    /// allocator, or if what it gives does not fit.
+    /// Page-locked memory of the options' allocator: writable, row-major, whatever the strides of `layout`, and held by nothing
+    /// else; `None` without an allocator, or if what it gives does not fit.
     pub(crate) fn pinned_tensor(&self, dtype: DType, layout: &Layout) -> Option<Tensor> {
-        let tensor = self.pinned.as_ref()?.allocate(dtype, layout.shape())?;
+        let mut tensor = self.pinned.as_ref()?.allocate(dtype, layout.shape())?;
         let is_fit = (tensor.dtype(), tensor.device()) == (dtype, Device::Pinned)
             && tensor.shape() == layout.shape()
             && tensor.layout().is_compact()
-            && !tensor.is_read_only();
+            && target_of(&mut tensor, 1).is_ok();
         is_fit.then_some(tensor)
     }
 }
