@@ -71,7 +71,7 @@ impl Sparse {
     /// All memory, a slice for each range; no work uses it.
     fn memory(&mut self) -> impl Iterator<Item = &mut [u8]> + '_ {
         self.windows.iter().map(|window| {
-            // SAFETY: mapped and writable until the value is dropped, and apart from the others.
+            // SAFETY: mapped and writable until the value is dropped, and disjoint from the others.
             unsafe { std::slice::from_raw_parts_mut(self.start.add(window.start), window.len()) }
         })
     }

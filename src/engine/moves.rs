@@ -295,7 +295,7 @@ impl Engine {
         let (bytes_in, bytes_out) = moves.traffic();
         let samples = (moves.num_pairs - moves.on_device.len()) as u64;
         let tally = Tally { samples, moves: samples, bytes_in, bytes_out, ..Tally::default() };
-        // SAFETY: the list of sources borrows them; destinations are the caller's promise, and were found to be apart.
+        // SAFETY: the list of sources borrows them; destinations are the caller's promise, and were found to be disjoint.
         unsafe {
             match self.shared.reference {
                 true => host::run_moves_by_reference(moves),

@@ -119,7 +119,7 @@ impl Engine {
         for part in &parts {
             let layout = Layout::compact(part.dtype(), part.shape())?;
             debug_assert_eq!(part.device(), device);
-            // SAFETY: a part of a buffer that nothing else has seen, apart from the others.
+            // SAFETY: a part of a buffer that nothing else has seen, disjoint from the others.
             #[allow(unsafe_code)]
             let target =
                 unsafe { Target::from_raw_parts(part.data_ptr(), part.dtype(), device, layout) };

@@ -38,7 +38,7 @@ fn is_plain(collate: &Collate, device: Option<Device>) -> bool {
 
 impl<'s> Small<'s> {
     /// Returns `None` unless the shape stacks rows, joins them along dim 0 or pads dim 0 alone, and `out`, if given, is compact,
-    /// fits the shape and is apart from all samples. Invalid input also gives `None`: the planner reports the error. The caller
+    /// fits the shape and is disjoint from all samples. Invalid input also gives `None`: the planner reports the error. The caller
     /// checks [`is_plain`], and [`check_disjoint`] for outputs of several leaves.
     #[inline]
     fn new(
@@ -139,7 +139,7 @@ impl<'s> Small<'s> {
         debug_assert!(output.data.as_ref().is_none_or(|tensor| tensor.nbytes() == bytes));
         debug_assert!(bytes == 0 || !data.is_null());
         // SAFETY: memory just allocated for each row with its padding; or the caller's for this call, which has the batch's dtype
-        // and layout and is apart from all samples (`check_target`, `check_disjoint`). The mask was just allocated, with an element
+        // and layout and is disjoint from all samples (`check_target`, `check_disjoint`). The mask was just allocated, with an element
         // for each place of all rows.
         #[allow(unsafe_code)]
         unsafe {

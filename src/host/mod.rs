@@ -230,7 +230,7 @@ pub(crate) unsafe fn run_part(
     parallel_for(count, threads, |tile| {
         let begin = elems.start + tile as u64 * tile_elems;
         let part = begin..(begin + tile_elems).min(elems.end);
-        // SAFETY: a part of what the caller promised, apart from those of other tiles.
+        // SAFETY: a part of what the caller promised, disjoint from those of other tiles.
         unsafe { tile::run(output, None, out.load(Ordering::Relaxed), part, stores) };
     });
 }

@@ -5,7 +5,7 @@ use crate::tensor::Footprint;
 /// The places of tensors whose long steps are multiples of one period: columns of a table are as many arcs of one circle.
 ///
 /// All addresses that the long steps of a tensor reach have the same remainder modulo the period: see
-/// [`Footprint`]. So tensors whose arcs are apart are apart.
+/// [`Footprint`]. So tensors are disjoint if their arcs are.
 ///
 /// ```text
 /// memory   aabbbc..aabbbc..aabbbc..     rows of 8 bytes, of which a, b and c are columns
@@ -36,7 +36,7 @@ struct Arc {
 const MOST_LENGTHS: usize = 8;
 
 impl Circle {
-    /// The circles that tensors may be apart on, by the least step that counts as long. `others`: whose steps count too.
+    /// The circles that tensors may be disjoint on, by the least step that counts as long. `others`: whose steps count too.
     pub fn each<'f, 'l: 'f>(
         tensors: &'f [(usize, Footprint<'l>)],
         others: &'f [Footprint<'l>],
@@ -74,7 +74,7 @@ impl Circle {
         Circle { period, long, arcs, ends }
     }
 
-    /// Pairs of neighbours, by their numbers, whose arcs are not apart; none if all arcs are apart.
+    /// Pairs of neighbours, by their numbers, whose arcs are not disjoint; none if all arcs are disjoint.
     pub fn neighbours(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         let count = if self.arcs.len() > 1 { self.arcs.len() } else { 0 };
         (0..count).filter_map(move |at| {
@@ -84,7 +84,7 @@ impl Circle {
         })
     }
 
-    /// Whether a tensor's arc is apart from all that are here, which may overlap each other; if not, the tensor may be apart from
+    /// Whether a tensor's arc is disjoint from all that are here, which may overlap each other; if not, the tensor may be disjoint from
     /// theirs all the same. Its steps were counted by [`Circle::each`], which is not checked.
     pub fn is_disjoint(&self, of: &Footprint<'_>) -> bool {
         let start = of.rest(self.period);

@@ -1,4 +1,4 @@
-//! Whether destinations of a move are apart from each other and from what is read: by spans in the order of addresses.
+//! Whether destinations of a move are disjoint from each other and from what is read: by spans in the order of addresses.
 //!
 //! The problem: with n pairs a comparison of each destination with all others is O(n^2), and two tensors whose spans overlap may
 //! still share nothing, as columns of one table.
@@ -10,14 +10,14 @@
 //! ```
 //!
 //! ```text
-//! sort destinations by start; if each starts behind the reach of those before it, all are apart
+//! sort destinations by start; if each starts behind the reach of those before it, all are disjoint
 //! else: for each cluster of overlapping spans, compare footprints, on a circle if there are many
 //! for each source: skip it if it is outside of all spans or its own destination;
 //!     else binary search for the spans that begin before its end, and compare back while their reach is behind its start
 //! ```
 //!
 //! The sort is skipped for spans that are in order already, as rows of a table are. Exact answers for two strided tensors are a
-//! problem of integer programming: `Footprint` says what it answers exactly and where it may take apart tensors for sharing ones.
+//! problem of integer programming: `Footprint` says what it answers exactly and where it may take disjoint tensors for sharing ones.
 
 use std::ops::Range;
 
@@ -34,7 +34,7 @@ struct Span {
     pair: usize,
 }
 
-/// Checks that each destination is apart from all others, and from all sources but its own, if that begins at the same address
+/// Checks that each destination is disjoint from all others, and from all sources but its own, if that begins at the same address
 /// and `is_same` says of its pair that both are alike. Elements of one destination that share memory are not found.
 ///
 /// # Errors
@@ -74,7 +74,7 @@ pub(super) fn check_pairs_disjoint(
         if read.is_empty() || read.end <= first || reach <= read.start {
             continue;
         }
-        // The source is apart from all other destinations, as its own destination is.
+        // The source is disjoint from all other destinations, as its own destination is.
         if is_same(source) && dsts.address(source) == srcs.address(source) {
             continue;
         }
@@ -100,7 +100,7 @@ pub(super) fn check_pairs_disjoint(
 /// Also the largest number of clusters whose circles one source is looked up on.
 const MANY: usize = 16;
 
-/// Destinations on the circles on which sources between them may be apart from them, made as they are asked for: of all together, and of
+/// Destinations on the circles on which sources between them may be disjoint from them, made as they are asked for: of all together, and of
 /// each cluster by itself, since tables of different widths have no circle in common.
 #[derive(Default)]
 struct Circles {
@@ -110,7 +110,7 @@ struct Circles {
 }
 
 impl Circles {
-    /// Whether a source is apart from all destinations by circles; if not, it may be apart all the same. `source`, `read`: the
+    /// Whether a source is disjoint from all destinations by circles; if not, it may be disjoint all the same. `source`, `read`: the
     /// source's bytes and their span.
     #[cold]
     fn are_disjoint(
@@ -176,7 +176,7 @@ fn circles_of(
 }
 
 /// Whether the list keeps destinations as rows of a table, and together they are one tensor whose elements have places of their
-/// own. If not, they may be apart all the same; a list with an address for each is not looked at.
+/// own. If not, they may be disjoint all the same; a list with an address for each is not looked at.
 fn is_table_disjoint(dsts: &SampleList<'_>) -> bool {
     let (Some((first, step)), [meta]) = (dsts.as_table(), dsts.metas()) else { return false };
     let TensorMeta { dtype, layout, .. } = meta;
@@ -195,8 +195,8 @@ fn check_destinations(dsts: &SampleList<'_>, spans: &[Span]) -> Result<()> {
     clusters.try_for_each(|cluster| check_cluster(dsts, &spans[cluster]))
 }
 
-/// Checks that the destinations of one cluster are apart from each other, else [`Error::Overlap`]: more than [`MANY`] on
-/// circles first, until one shows that all are apart or that two share memory; what no circle settles, and fewer, in their order,
+/// Checks that the destinations of one cluster are disjoint, else [`Error::Overlap`]: more than [`MANY`] on
+/// circles first, until one shows that all are disjoint or that two share memory; what no circle settles, and fewer, in their order,
 /// beside those that have not ended. Aborts on allocation failure.
 fn check_cluster(dsts: &SampleList<'_>, spans: &[Span]) -> Result<()> {
     if spans.len() > MANY {

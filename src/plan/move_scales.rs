@@ -111,7 +111,7 @@ pub(super) fn check_scales(
     Ok(())
 }
 
-/// Checks that scales are apart from each other, from all destinations and from what is read.
+/// Checks that scales are disjoint from each other, from all destinations and from what is read.
 ///
 /// # Errors
 /// As [`check_pairs_disjoint`].

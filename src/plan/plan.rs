@@ -138,7 +138,7 @@ impl<'s> Plan<'s> {
     }
 
     /// Plans pairs with a side on a device: transfer groups, and leaves for those that go by themselves, whose outputs were found to be
-    /// apart. The caller sets `out_owners`. `reads_mapped`: whether kernels may read page-locked memory where it is.
+    /// disjoint. The caller sets `out_owners`. `reads_mapped`: whether kernels may read page-locked memory where it is.
     ///
     /// # Errors
     /// As [`Plan::for_leaves`].

@@ -27,7 +27,7 @@ pub(crate) struct PlanBody<'s> {
 }
 
 impl<'s> PlanBody<'s> {
-    /// Plans leaves; that their outputs are apart from each other is the caller's to check.
+    /// Plans leaves; that their outputs are disjoint is the caller's to check.
     ///
     /// # Errors
     /// The errors of [`Plan::for_leaves`](crate::Plan::for_leaves), but not Layout for memory that leaves share.
@@ -51,7 +51,7 @@ impl<'s> PlanBody<'s> {
         Ok(body)
     }
 
-    /// Plans leaves, and the transfer groups of a move behind them; that their outputs are apart is the caller's to check. `reads_mapped`:
+    /// Plans leaves, and the transfer groups of a move behind them; that their outputs are disjoint is the caller's to check. `reads_mapped`:
     /// whether kernels may read page-locked memory where it is. Gives the samples of each transfer group, too.
     ///
     /// # Errors

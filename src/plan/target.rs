@@ -178,7 +178,7 @@ pub(crate) fn target_of(tensor: &mut Tensor, num_refs: usize) -> Result<Target<'
     Ok(target.owned_by(tensor.owner()))
 }
 
-/// Checks that an output, and its memory for scales, fits a batch of this shape and is apart from all samples; not from each
+/// Checks that an output, and its memory for scales, fits a batch of this shape and is disjoint from all samples; not from each
 /// other: see [`check_disjoint`]. `sharing`: the first sample that shares a byte with what is written.
 ///
 /// # Errors
@@ -199,7 +199,7 @@ pub(crate) fn check_target(
         .map_err(|error| error.about("out of the scales"))
 }
 
-/// Checks that memory is of this dtype, shape and device, its elements apart from each other and from all samples; else
+/// Checks that memory is of this dtype, shape and device, its elements disjoint from each other and from all samples; else
 /// [`Error::Shape`], [`Error::Device`], [`Error::DType`] or [`Error::Layout`].
 #[inline]
 fn check_memory(

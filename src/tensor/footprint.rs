@@ -15,9 +15,9 @@ use crate::tensor::layout::Layout;
 /// ```
 ///
 /// Let `g` divide every step of both tensors that is long. An address, less that of the first element, leaves the same rest
-/// when divided by `g` wherever the long steps lead: one of the bytes that the short steps reach. So the tensors are apart if
-/// these bytes are apart within `g`. Each length of a step is tried as the least long one. For two tensors whose long steps
-/// are equal, and for a row beside a table, the answer is exact; elsewhere tensors that are apart may count as sharing.
+/// when divided by `g` wherever the long steps lead: one of the bytes that the short steps reach. So the tensors are disjoint if
+/// these bytes are disjoint within `g`. Each length of a step is tried as the least long one. For two tensors whose long steps
+/// are equal, and for a row beside a table, the answer is exact; elsewhere tensors that are disjoint may count as sharing.
 #[derive(Clone, Debug)]
 pub(crate) struct Footprint<'l> {
     span: Range<i128>,
@@ -84,7 +84,7 @@ impl<'l> Footprint<'l> {
         self.span.start.rem_euclid(i128::from(period)) as u64
     }
 
-    /// Whether the bytes that steps below `long` reach are apart from those of the other within `period` bytes, which is not 0.
+    /// Whether the bytes that steps below `long` reach are disjoint from those of the other within `period` bytes, which is not 0.
     fn is_apart_within(&self, period: u64, long: u64, other: &Footprint<'_>) -> bool {
         let ahead = (other.span.start - self.span.start).rem_euclid(i128::from(period)) as u64;
         self.reach_below(long) <= ahead && ahead.saturating_add(other.reach_below(long)) <= period
@@ -151,7 +151,7 @@ mod tests {
         all.iter().flat_map(|&at| [at, at + 1]).collect()
     }
 
-    /// Footprints are never apart if a byte is shared; the answer is exact for a run beside a table and for tables of
+    /// Footprints are never disjoint if a byte is shared; the answer is exact for a run beside a table and for tables of
     /// one step.
     #[test]
     fn shared_bytes_are_found() {
