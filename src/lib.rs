@@ -209,6 +209,18 @@ compile_error!(
 /// Whether this build has the CUDA engine: what else depends on the feature is which file is `cuda` and which is `nvtx`.
 pub(crate) const HAS_CUDA: bool = cfg!(feature = "cuda");
 
+/// Tuning numbers of a module, each with its value: `POLICY` has those in use.
+macro_rules! policy {
+    ($($(#[$about:meta])* $field:ident: $number:ty = $value:expr,)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) struct Policy {
+            $($(#[$about])* pub $field: $number,)*
+        }
+
+        pub(crate) const POLICY: Policy = Policy { $($field: $value,)* };
+    };
+}
+
 #[cfg(feature = "ndarray")]
 mod arrays;
 pub mod arrow;
