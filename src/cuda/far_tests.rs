@@ -177,7 +177,7 @@ impl Gpu<'_> {
         near: impl Fn(&OutputDesc) -> Near,
         expected: impl Fn(&Near, &[u8]) -> Vec<u8>,
     ) {
-        let policy = Policy::for_capability((9, 0)).unwrap();
+        let policy = Policy::from_env().unwrap();
         // Alignments as of samples and outputs of the driver's; those of the memory below are the same.
         let mut data: Vec<u64> = (1..).map(|i| i << 40).take(samples.1.len()).collect();
         let desc = table(samples, collate, &data, 1 << 50, &policy).descs().next().unwrap();

@@ -1,5 +1,5 @@
 //! Tuning numbers of plans, which are made without asking a device. `host::policy` has those of the host, `cuda::launch::policy` those of
-//! each architecture, `cuda::memory::policy` those of memory.
+//! launches, `cuda::memory::policy` those of memory.
 
 policy! {
     /// Lists of fewer samples have small tables: there is no need to see first whether there is room for them.

@@ -3,7 +3,7 @@
 //! | module | what it knows |
 //! |---|---|
 //! | `output_desc`, `kernel_abi` | the structs that kernels/params.h has too |
-//! | `policy` | numbers of a launch that tuning may change, for each architecture |
+//! | `policy` | numbers of a launch that tuning may change |
 //! | `launch_outputs`, `host_metadata` | what a launch writes; lengths and offsets, which the host knows |
 //! | `segment`, `loops`, `sample_groups`, `boxes`, `family` | the part of an output that one loop nest writes, and its family of kernels |
 //! | `scaled_segments` | the same of outputs whose elements share scales, and of the scales |

@@ -1,66 +1,58 @@
-//! Numbers of a launch that tuning may change, for each architecture. Those that the kernels are compiled
-//! with are in kernels/policy.h.
+//! Numbers of a launch that tuning may change. Those that the kernels are compiled with are in kernels/policy.h.
 
 use super::kernel_abi::{LARGE_BYTES, SMALL_BYTES};
 use crate::tensor::{Error, Result};
 
-/// One row of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Policy {
-    /// Threads of a block: what the kernels were compiled for.
-    pub threads: u32,
-    /// Bytes of a sample that is one row from which on it is written as such, and elements of a row among those of a sample:
-    /// below, finding the row costs more than finding each element of a box.
-    pub min_row_bytes: u64,
-    pub min_row_elems: u64,
-    /// Rows that are not longer share a warp.
-    pub max_team_bytes: u64,
-    /// The largest item of family small_copy.
-    pub max_small_copy_bytes: u64,
-    /// The smallest and the largest item of rows, in bytes of output.
-    pub min_item_bytes: u64,
-    pub max_item_bytes: u64,
-    /// Output that could be written while a warp finds its item.
-    pub setup_bytes: u64,
-    /// Resident warps of a multiprocessor for the kernel of common families, and for the others, which have more registers.
-    pub warps_per_sm: u64,
-    pub any_warps_per_sm: u64,
-    /// Samples from which on their addresses are written as 32-bit multiples of a common divisor.
-    pub min_ids: u64,
-    /// The largest table that goes with the parameters of a launch; others are uploaded.
-    pub inline_bytes: u64,
-    /// The largest parameters for which the kernel of small ones is launched.
-    pub small_bytes: u64,
-    /// Not 0: the kernel of all families also runs launches that the kernel of common ones could run.
-    pub always_any: u64,
-    /// Elements from which on a descriptor's columns and offsets are counted in 64 bits: at most 2^31.
-    pub wide_from: u64,
-    /// A column of lengths that are all below it has 16 bits: at most 2^16.
-    pub narrow_below: u64,
+/// A policy whose numbers are also set by their names.
+macro_rules! named_policy {
+    ($($(#[$about:meta])* $field:ident: $number:ty = $value:expr,)*) => {
+        policy! { $($(#[$about])* $field: $number = $value,)* }
+
+        impl Policy {
+            /// Sets the number of this name, if there is one.
+            fn set(&mut self, name: &str, number: u32) -> Option<()> {
+                match name {
+                    $(stringify!($field) => self.$field = number.into(),)*
+                    _ => return None,
+                }
+                Some(())
+            }
+        }
+    };
 }
 
-/// Policies, each from its compute capability on. There is one row: nothing has been measured on a GPU.
-const TABLE: [((u32, u32), Policy); 1] = [(
-    (0, 0),
-    Policy {
-        threads: 256,
-        min_row_bytes: 128,
-        min_row_elems: 256,
-        max_team_bytes: 2048,
-        max_small_copy_bytes: 8 << 10,
-        min_item_bytes: 4 << 10,
-        max_item_bytes: 20 << 10,
-        setup_bytes: 3 << 9,
-        warps_per_sm: 32,
-        any_warps_per_sm: 24,
-        min_ids: 256,
-        inline_bytes: LARGE_BYTES as u64,
-        small_bytes: SMALL_BYTES as u64,
-        always_any: 0,
-        wide_from: 1 << 31,
-        narrow_below: 1 << 16,
-    },
-)];
+named_policy! {
+    /// Threads of a block: what the kernels were compiled for.
+    threads: u32 = 256,
+    /// Bytes of a sample that is one row from which on it is written as such, and elements of a row among those of a sample:
+    /// below, finding the row costs more than finding each element of a box.
+    min_row_bytes: u64 = 128,
+    min_row_elems: u64 = 256,
+    /// Rows that are not longer share a warp.
+    max_team_bytes: u64 = 2048,
+    /// The largest item of family small_copy.
+    max_small_copy_bytes: u64 = 8 << 10,
+    /// The smallest and the largest item of rows, in bytes of output.
+    min_item_bytes: u64 = 4 << 10,
+    max_item_bytes: u64 = 20 << 10,
+    /// Output that could be written while a warp finds its item.
+    setup_bytes: u64 = 3 << 9,
+    /// Resident warps of a multiprocessor for the kernel of common families, and for the others, which have more registers.
+    warps_per_sm: u64 = 32,
+    any_warps_per_sm: u64 = 24,
+    /// Samples from which on their addresses are written as 32-bit multiples of a common divisor.
+    min_ids: u64 = 256,
+    /// The largest table that goes with the parameters of a launch; others are uploaded.
+    inline_bytes: u64 = LARGE_BYTES as u64,
+    /// The largest parameters for which the kernel of small ones is launched.
+    small_bytes: u64 = SMALL_BYTES as u64,
+    /// Not 0: the kernel of all families also runs launches that the kernel of common ones could run.
+    always_any: u64 = 0,
+    /// Elements from which on a descriptor's columns and offsets are counted in 64 bits: at most 2^31.
+    wide_from: u64 = 1 << 31,
+    /// A column of lengths that are all below it has 16 bits: at most 2^16.
+    narrow_below: u64 = 1 << 16,
+}
 
 /// Warps that are resident at once, and how many of them keep the memory busy whatever kernel they are of: by the timing
 /// model of `make gpu-model`.
@@ -70,7 +62,7 @@ pub(crate) struct WarpSlots {
     pub enough: u64,
 }
 
-/// For trials: numbers that go over the table's, as in `max_item_bytes=4096,min_ids=0`.
+/// For trials: numbers that go over those in use, as in `max_item_bytes=4096,min_ids=0`.
 const TRIAL: &str = "WINDROW_CUDA_POLICY";
 
 /// The smallest item of family small_copy.
@@ -80,16 +72,14 @@ const MIN_SMALL_COPY_BYTES: u64 = 1 << 10;
 const TURN_BYTES: u64 = 512;
 
 impl Policy {
-    /// The numbers for a compute capability, with those of the environment's trial in their place.
+    /// The numbers in use, with those of the environment's trial in their place.
     ///
     /// # Errors
     /// [`Error::Argument`] for a trial that does not make sense.
-    pub fn for_capability(capability: (u32, u32)) -> Result<Policy> {
-        let row = TABLE.iter().rev().find(|(from, _)| *from <= capability);
-        let policy = row.map_or(TABLE[0].1, |(_, policy)| *policy);
+    pub fn from_env() -> Result<Policy> {
         match std::env::var(TRIAL) {
-            Ok(trial) => policy.with(&trial),
-            Err(_) => Ok(policy),
+            Ok(trial) => POLICY.with(&trial),
+            Err(_) => Ok(POLICY),
         }
     }
 
@@ -98,25 +88,8 @@ impl Policy {
         for part in trial.split(',').filter(|part| !part.trim().is_empty()) {
             let (name, value) = part.split_once('=').ok_or_else(|| refuse("NAME=NUMBER,..."))?;
             let number: u32 = value.trim().parse().map_err(|_| refuse("a number is missing"))?;
-            match name.trim() {
-                "threads" => self.threads = number,
-                "min_row_bytes" => self.min_row_bytes = number.into(),
-                "min_row_elems" => self.min_row_elems = number.into(),
-                "max_team_bytes" => self.max_team_bytes = number.into(),
-                "max_small_copy_bytes" => self.max_small_copy_bytes = number.into(),
-                "min_item_bytes" => self.min_item_bytes = number.into(),
-                "max_item_bytes" => self.max_item_bytes = number.into(),
-                "setup_bytes" => self.setup_bytes = number.into(),
-                "warps_per_sm" => self.warps_per_sm = number.into(),
-                "any_warps_per_sm" => self.any_warps_per_sm = number.into(),
-                "min_ids" => self.min_ids = number.into(),
-                "inline_bytes" => self.inline_bytes = number.into(),
-                "small_bytes" => self.small_bytes = number.into(),
-                "always_any" => self.always_any = number.into(),
-                "wide_from" => self.wide_from = number.into(),
-                "narrow_below" => self.narrow_below = number.into(),
-                other => return Err(refuse(&format!("there is no {other}"))),
-            }
+            let name = name.trim();
+            self.set(name, number).ok_or_else(|| refuse(&format!("there is no {name}")))?;
         }
         let is_sound = (1..=1024).contains(&self.threads)
             && self.threads % 32 == 0
@@ -175,18 +148,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trials_go_over_the_table() {
-        let policy = TABLE[0].1;
-        let trial = policy.with("max_item_bytes=8192, min_ids=0").unwrap();
-        assert_eq!(trial, Policy { max_item_bytes: 8192, min_ids: 0, ..policy });
+    fn trials_go_over_the_numbers_in_use() {
+        let trial = POLICY.with("max_item_bytes=8192, min_ids=0").unwrap();
+        assert_eq!(trial, Policy { max_item_bytes: 8192, min_ids: 0, ..POLICY });
         for wrong in ["item=1", "min_ids", "min_ids=many", "min_item_bytes=65536", "threads=100"] {
-            assert!(matches!(policy.with(wrong), Err(Error::Argument(_))), "{wrong}");
+            assert!(matches!(POLICY.with(wrong), Err(Error::Argument(_))), "{wrong}");
         }
     }
 
     #[test]
     fn items_come_in_whole_waves() {
-        let policy = TABLE[0].1;
+        let policy = POLICY;
         let slots = policy.warp_slots(132, false);
         assert_eq!((slots.all, slots.enough), (4224, 1689));
         assert_eq!(policy.warp_slots(132, true), WarpSlots { all: 3168, ..slots });

@@ -38,7 +38,7 @@ fn rows(dtype: DType, lengths: &[i64]) -> SampleList<'static> {
 }
 
 fn policy() -> Policy {
-    Policy::for_capability((9, 0)).unwrap()
+    Policy::from_env().unwrap()
 }
 
 /// The table of a plan whose outputs are written to these places.

@@ -29,10 +29,9 @@ pub(crate) fn launch_of(
     is_view: impl Fn(usize) -> bool,
 ) -> Result<Option<Launch>> {
     let Some(ordinal) = ordinal_of(plan)? else { return Ok(None) };
-    let device = driver::device_count().and_then(|_| driver::describe(ordinal)).ok();
-    let capability = device.as_ref().map_or((0, 0), |device| device.compute_capability);
+    let device = driver::device_count().and_then(|_| driver::describe(ordinal));
     let num_sms = device.map_or(MULTIPROCESSORS, |device| device.num_multiprocessors);
-    let policy = Policy::for_capability(capability)?;
+    let policy = Policy::from_env()?;
 
     let outputs = assumed_outputs(plan, &is_view);
     let segments = segments(plan, outputs.outputs(plan));
