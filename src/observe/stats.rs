@@ -85,6 +85,12 @@ pub(crate) struct Traffic {
     pub lent_bytes: u64,
 }
 
+impl Traffic {
+    fn numbers(self) -> [u64; 4] {
+        [self.launches, self.bytes_to_device, self.bytes_to_host, self.lent_bytes]
+    }
+}
+
 impl Stats {
     /// `padding_bytes` as a share of the data, 0 to 1.
     pub fn padding_waste(&self) -> f64 {
@@ -137,6 +143,12 @@ impl Tally {
     pub fn for_view(samples: usize) -> Tally {
         Tally::for_rows(Path::View, samples, 0)
     }
+
+    /// All but the paths.
+    fn numbers(&self) -> [u64; 6] {
+        let Tally { samples, moves, bytes_in, bytes_out, data_bytes, padding_bytes, .. } = *self;
+        [samples, moves, bytes_in, bytes_out, data_bytes, padding_bytes]
+    }
 }
 
 /// Counters that many threads add to.
@@ -144,16 +156,10 @@ impl Tally {
 pub(crate) struct Counters {
     /// Batches by [`Path`].
     paths: [AtomicU64; Path::ALL.len()],
-    samples: AtomicU64,
-    moves: AtomicU64,
-    bytes_in: AtomicU64,
-    bytes_out: AtomicU64,
-    data_bytes: AtomicU64,
-    padding_bytes: AtomicU64,
-    launches: AtomicU64,
-    bytes_to_device: AtomicU64,
-    bytes_to_host: AtomicU64,
-    lent_bytes: AtomicU64,
+    /// Sums of [`Tally::numbers`].
+    tallies: [AtomicU64; 6],
+    /// Sums of [`Traffic::numbers`].
+    traffic: [AtomicU64; 4],
     import_ns: AtomicU64,
     pub plan_ns: AtomicU64,
     pub run_ns: AtomicU64,
@@ -168,6 +174,11 @@ fn add(counter: &AtomicU64, n: u64) {
     if n > 0 {
         counter.fetch_add(n, Ordering::Relaxed);
     }
+}
+
+/// Adds numbers to the counters in the same places.
+fn add_each<const N: usize>(counters: &[AtomicU64; N], numbers: [u64; N]) {
+    counters.iter().zip(numbers).for_each(|(counter, n)| add(counter, n));
 }
 
 impl Counters {
@@ -186,25 +197,17 @@ impl Counters {
         for &path in &tally.paths {
             add(&self.paths[path as usize], 1);
         }
-        add(&self.samples, tally.samples);
-        add(&self.moves, tally.moves);
-        add(&self.bytes_in, tally.bytes_in);
-        add(&self.bytes_out, tally.bytes_out);
-        add(&self.data_bytes, tally.data_bytes);
-        add(&self.padding_bytes, tally.padding_bytes);
+        add_each(&self.tallies, tally.numbers());
     }
 
     /// Counts the bytes of an output on the host that another library's allocator gave.
     pub fn lend(&self, bytes: u64) {
-        add(&self.lent_bytes, bytes);
+        self.count_traffic(Traffic { lent_bytes: bytes, ..Traffic::default() });
     }
 
     /// Adds the launches and copied bytes of a run.
     pub fn count_traffic(&self, traffic: Traffic) {
-        add(&self.launches, traffic.launches);
-        add(&self.bytes_to_device, traffic.bytes_to_device);
-        add(&self.bytes_to_host, traffic.bytes_to_host);
-        add(&self.lent_bytes, traffic.lent_bytes);
+        add_each(&self.traffic, traffic.numbers());
     }
 
     /// The sum of a stage's nanoseconds; `None` for a stage whose time is not summed here.
@@ -224,20 +227,24 @@ impl Counters {
         let paths =
             Path::ALL.iter().zip(&self.paths).map(|(path, count)| (path.name(), get(count)));
         let paths: BTreeMap<_, _> = paths.filter(|&(_, count)| count > 0).collect();
+        let [samples, moves, bytes_in, bytes_out, data_bytes, padding_bytes] =
+            self.tallies.each_ref().map(get);
+        let [launches, bytes_to_device, bytes_to_host, lent_bytes] =
+            self.traffic.each_ref().map(get);
         Stats {
             batches: paths.values().sum(),
-            samples: get(&self.samples),
-            moves: get(&self.moves),
-            bytes_in: get(&self.bytes_in),
-            bytes_out: get(&self.bytes_out),
-            data_bytes: get(&self.data_bytes),
-            padding_bytes: get(&self.padding_bytes),
+            samples,
+            moves,
+            bytes_in,
+            bytes_out,
+            data_bytes,
+            padding_bytes,
             views: paths.get(Path::View.name()).copied().unwrap_or(0),
             paths,
-            launches: get(&self.launches),
-            bytes_to_device: get(&self.bytes_to_device),
-            bytes_to_host: get(&self.bytes_to_host),
-            lent_bytes: get(&self.lent_bytes),
+            launches,
+            bytes_to_device,
+            bytes_to_host,
+            lent_bytes,
             import_time: time(&self.import_ns),
             plan_time: time(&self.plan_ns),
             run_time: time(&self.run_ns),
@@ -248,26 +255,14 @@ impl Counters {
 
     /// Sets all counters and times to 0. Whether times are summed stays.
     pub fn reset(&self) {
-        let counters = [
-            &self.samples,
-            &self.moves,
-            &self.bytes_in,
-            &self.bytes_out,
-            &self.data_bytes,
-            &self.padding_bytes,
-            &self.launches,
-            &self.bytes_to_device,
-            &self.bytes_to_host,
-            &self.lent_bytes,
-            &self.import_ns,
-            &self.plan_ns,
-            &self.run_ns,
-        ];
-        for counter in counters.into_iter().chain(&self.paths) {
+        let times = [&self.import_ns, &self.plan_ns, &self.run_ns];
+        let counts = self.paths.iter().chain(&self.tallies).chain(&self.traffic);
+        for counter in counts.chain(times) {
             counter.store(0, Ordering::Relaxed);
         }
     }
 }
+
 /// `part` of `whole`, 0 to 1; nothing of nothing is 0.
 pub(crate) fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 {
