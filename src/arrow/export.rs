@@ -6,6 +6,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr;
 
 use super::ffi::{ArrowArray, ArrowSchema};
+use super::field::FORMATS;
 use crate::batch::Batch;
 use crate::tensor::{DType, Error, Hint, Mismatch, Result, Tensor};
 
@@ -82,25 +83,12 @@ impl Batch {
 
 /// The Arrow format string of a dtype; [`Error::DType`] for bool and for dtypes that Arrow does not have.
 fn format_of(dtype: DType) -> Result<&'static str> {
-    Ok(match dtype {
-        DType::I8 => "c",
-        DType::U8 => "C",
-        DType::I16 => "s",
-        DType::U16 => "S",
-        DType::I32 => "i",
-        DType::U32 => "I",
-        DType::I64 => "l",
-        DType::U64 => "L",
-        DType::F16 => "e",
-        DType::F32 => "f",
-        DType::F64 => "g",
-        dtype => {
-            let mismatch =
-                Mismatch::for_subject("batch", "integers, float16, float32 or float64", dtype);
-            let hint =
-                Hint::Text("Arrow has no such numbers in memory: assemble it as one of those");
-            return Err(mismatch.with_hint(hint).into_error(Error::DType));
-        }
+    let format = FORMATS.iter().find(|(_, known)| *known == dtype);
+    format.map(|(format, _)| *format).ok_or_else(|| {
+        let mismatch =
+            Mismatch::for_subject("batch", "integers, float16, float32 or float64", dtype);
+        let hint = Hint::Text("Arrow has no such numbers in memory: assemble it as one of those");
+        mismatch.with_hint(hint).into_error(Error::DType)
     })
 }
 

@@ -6,6 +6,21 @@ use std::ffi::{c_char, CStr};
 use super::ffi::ArrowSchema;
 use crate::tensor::{checked_numel, DType, Dims, Error, Mismatch, Result, MAX_NDIM};
 
+/// The format strings of numbers.
+pub(super) const FORMATS: [(&str, DType); 11] = [
+    ("c", DType::I8),
+    ("C", DType::U8),
+    ("s", DType::I16),
+    ("S", DType::U16),
+    ("i", DType::I32),
+    ("I", DType::U32),
+    ("l", DType::I64),
+    ("L", DType::U64),
+    ("e", DType::F16),
+    ("f", DType::F32),
+    ("g", DType::F64),
+];
+
 /// Deeper types are refused.
 const MAX_DEPTH: usize = MAX_NDIM;
 
@@ -156,23 +171,10 @@ fn leave_out(field: &mut SchemaField) {
 /// The type that a format string names; [`DataType::Other`] for one that is not read, [`Error::Layout`] for a wrong
 /// number of children.
 fn data_type_of(format: &str, children: Vec<SchemaField>) -> Result<DataType> {
-    let number = match format {
-        "c" => Some(DType::I8),
-        "C" => Some(DType::U8),
-        "s" => Some(DType::I16),
-        "S" => Some(DType::U16),
-        "i" => Some(DType::I32),
-        "I" => Some(DType::U32),
-        "l" => Some(DType::I64),
-        "L" => Some(DType::U64),
-        "e" => Some(DType::F16),
-        "f" => Some(DType::F32),
-        "g" => Some(DType::F64),
-        _ => None,
-    };
+    let number = FORMATS.iter().find(|(known, _)| *known == format);
     let text = |is_utf8, how| DataType::Text(Text { is_utf8, how });
     let data_type = match (format, number) {
-        (_, Some(dtype)) => DataType::Number(dtype),
+        (_, Some(&(_, dtype))) => DataType::Number(dtype),
         ("b", _) => DataType::Bits,
         ("u", _) => text(true, TextHow::Offsets { wide: false }),
         ("U", _) => text(true, TextHow::Offsets { wide: true }),
