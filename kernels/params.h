@@ -58,7 +58,7 @@ enum Op : uint8_t {
     kAddPerSample = 4,   ///< as kRead, plus a number of its sample, modulo a power of two: whole numbers
 };
 
-/// Codes as in the dtype table of src/cuda/launch/kernel_abi.rs.
+/// Codes as by code_of() of src/cuda/launch/kernel_abi.rs.
 enum DType : uint8_t {
     kBool = 0,
     kI8 = 1,

@@ -14,26 +14,12 @@ pub(crate) const MOVED: u8 = 15;
 /// A bit beside the number of a float8 that results become: they saturate.
 pub(crate) const SATURATE: u8 = 16;
 
-/// The kernels' number of a dtype, whatever its byte order: 0 to 14 for bool, integers, floats of 16 to 64 bits, float8_e4m3fn and
-/// float8_e5m2, and [`MOVED`] for all others.
+/// The kernels' number of a dtype, whatever its byte order: 0 to 14 in the order of [`DType`] for those with arithmetic, and
+/// [`MOVED`] for all others.
 pub(crate) fn code_of(dtype: DType) -> u8 {
-    match dtype.native() {
-        DType::Bool => 0,
-        DType::I8 => 1,
-        DType::I16 => 2,
-        DType::I32 => 3,
-        DType::I64 => 4,
-        DType::U8 => 5,
-        DType::U16 => 6,
-        DType::U32 => 7,
-        DType::U64 => 8,
-        DType::F16 => 9,
-        DType::BF16 => 10,
-        DType::F32 => 11,
-        DType::F64 => 12,
-        DType::F8E4M3FN => 13,
-        DType::F8E5M2 => 14,
-        _ => MOVED,
+    match dtype.is_arithmetic() {
+        true => dtype.native() as u8,
+        false => MOVED,
     }
 }
 
@@ -170,6 +156,7 @@ pub(crate) const MAX_DESCS: usize = (LARGE_BYTES - size_of::<Header>()) / (8 * D
 
 const _: () = {
     use std::mem::offset_of;
+    assert!(DType::Bool as u8 == 0 && DType::F8E5M2 as u8 == MOVED - 1);
     assert!(size_of::<Header>() == 16);
     assert!(size_of::<Column>() == 16 && size_of::<Select>() == 120);
     assert!(offset_of!(Select, call) == 80 && offset_of!(Select, index_bytes) == 112);
