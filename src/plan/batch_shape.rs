@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use crate::collate::{resolve_dim, Affine, Collate, Form, MaskBits, Pad, PerDim, Quantize, Ragged};
 use crate::plan::checks::{
     check_arithmetic, check_devices, check_float, check_room, check_width, no_dims,
-    resolve_channel_dim, resolve_dtype, resolve_permute, shape_mismatch, UsedMetas,
+    resolve_channel_dim, resolve_dtype, resolve_permute, UsedMetas,
 };
 use crate::plan::placement::{Padded, Placement};
 use crate::plan::role::Role;
@@ -165,11 +165,8 @@ impl BatchShape {
         let ndim = used.shape().len();
         check_room(used.len(), ndim)?;
         let (source, device) = check_devices(used, collate)?;
-        used.check(
-            |_, shape| shape.len() == ndim,
-            |index| shape_mismatch(used, index),
-            Hint::Text("samples of one batch have equal rank"),
-        )?;
+        let hint = Hint::Text("samples of one batch have equal rank");
+        used.check_shapes(|shape| shape.len() == ndim, hint)?;
         let dtype = match &collate.rescale {
             None => resolve_dtype(used, collate)?,
             Some(rescale) => result_dtype(used, rescale, collate.dtype)?,
@@ -329,7 +326,7 @@ impl BatchShape {
     /// Places samples as rows of a new dim 0; [`Error::Shape`] for other shapes than the first one's.
     fn stack(&mut self, used: &UsedMetas<'_>) -> Result<()> {
         let shape = used.shape();
-        used.check(|_, extents| extents == shape, |index| shape_mismatch(used, index), Hint::Pad)?;
+        used.check_shapes(|extents| extents == shape, Hint::Pad)?;
         self.shape.push(used.len() as i64);
         self.permute.iter().for_each(|&dim| self.shape.push(shape[dim]));
         Ok(())
@@ -340,9 +337,9 @@ impl BatchShape {
     fn join(&mut self, used: &UsedMetas<'_>, dim: usize) -> Result<()> {
         let shape = used.shape();
         let equal_but_for_dim =
-            |_, other: &[i64]| shape[..dim] == other[..dim] && shape[dim + 1..] == other[dim + 1..];
+            |other: &[i64]| shape[..dim] == other[..dim] && shape[dim + 1..] == other[dim + 1..];
         let hint = Hint::Text("only the joined dim may differ");
-        used.check(equal_but_for_dim, |index| shape_mismatch(used, index), hint)?;
+        used.check_shapes(equal_but_for_dim, hint)?;
         let offsets = Offsets::from_lengths_unchecked(&used.extents(dim, i64::MAX))?;
         let joined = |d: usize| if d == dim { offsets.total() } else { shape[d] };
         self.permute.iter().for_each(|&d| self.shape.push(joined(d)));
@@ -370,10 +367,8 @@ impl BatchShape {
         });
         let dims = padded_dims(pad, ndim, differing)?;
         if let Some(unnamed) = differing.iter().find(|&d| !dims.contains(d)) {
-            let fits =
-                |_, shape: &[i64]| (0..ndim).all(|d| dims.contains(d) || shape[d] == first[d]);
-            let hint = Hint::PadDim(unnamed);
-            used.check(fits, |index| shape_mismatch(used, index), hint)?;
+            let fits = |shape: &[i64]| (0..ndim).all(|d| dims.contains(d) || shape[d] == first[d]);
+            used.check_shapes(fits, Hint::PadDim(unnamed))?;
         }
         let mut size = longest;
         for d in dims.iter() {

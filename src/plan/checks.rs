@@ -17,23 +17,6 @@ pub(super) fn no_dims(first: &[i64]) -> Error {
     mismatch.with_hint(Hint::Stack).into_error(Error::Shape)
 }
 
-/// The texts of [`UsedMetas::check`]: the first sample's shape, that of sample `index`, and the class of the error.
-pub(super) fn shape_mismatch(
-    used: &UsedMetas<'_>,
-    index: usize,
-) -> (ErrorValue, ErrorValue, fn(Box<Mismatch>) -> Error) {
-    let shape = |i: usize| ErrorValue::from(&used.shape_of(i)[..]);
-    (shape(0), shape(index), Error::Shape)
-}
-
-/// The texts of [`UsedMetas::check`]: the first sample's dtype, that of sample `index`, and the class of the error.
-fn dtype_mismatch(
-    used: &UsedMetas<'_>,
-    index: usize,
-) -> (ErrorValue, ErrorValue, fn(Box<Mismatch>) -> Error) {
-    (used.meta(0).dtype.into(), used.meta(index).dtype.into(), Error::DType)
-}
-
 /// Checks that there is memory for all tables of a long list before the first is made: addresses merged to ranges, and lengths
 /// and offsets, each up to three times, here and in the batch. They are megabytes, and an allocation that fails ends the process.
 /// Nothing is kept.
@@ -222,7 +205,8 @@ pub(super) fn resolve_dtype(used: &UsedMetas<'_>, collate: &Collate) -> Result<D
     }
     let dtype = used.meta(0).dtype.native();
     let same = |from: DType, _: &[i64]| from.native() == dtype;
-    used.check(same, |index| dtype_mismatch(used, index), Hint::Cast)?;
+    let of = |index: usize| ErrorValue::from(used.meta(index).dtype);
+    used.check_as(same, || of(0), of, Hint::Cast, Error::DType)?;
     Ok(dtype)
 }
 
@@ -351,23 +335,17 @@ impl<'a> UsedMetas<'a> {
         }
     }
 
-    /// Checks that `fits` holds for the dtype and shape of every sample; else returns an error of the class and texts
-    /// of `mismatch`, which lists the samples that do not fit.
+    /// Checks that `fits` holds for the shape of every sample; else [`Error::Shape`] for those that it does not hold for,
+    /// with the first sample's shape as the expected one.
     #[inline]
-    pub fn check(
-        &self,
-        fits: impl Fn(DType, &[i64]) -> bool,
-        mismatch: impl Fn(usize) -> (ErrorValue, ErrorValue, fn(Box<Mismatch>) -> Error),
-        hint: Hint,
-    ) -> Result<()> {
-        if self.all(&fits) {
-            return Ok(());
-        }
-        let (expected, _, error) = mismatch(0);
-        self.check_as(fits, || expected.clone(), |index| mismatch(index).1, hint, error)
+    pub fn check_shapes(&self, fits: impl Fn(&[i64]) -> bool, hint: Hint) -> Result<()> {
+        let of = |index: usize| ErrorValue::from(&self.shape_of(index)[..]);
+        self.check_as(|_, shape: &[i64]| fits(shape), || of(0), of, hint, Error::Shape)
     }
 
-    /// Checks as [`UsedMetas::check`] does, with functions that make what was expected and what came.
+    /// Checks that `fits` holds for the dtype and shape of every sample; else returns an error of this class, which lists the
+    /// samples that do not fit, with functions that make what was expected and what came.
+    #[inline]
     pub fn check_as(
         &self,
         fits: impl Fn(DType, &[i64]) -> bool,
