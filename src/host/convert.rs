@@ -97,7 +97,7 @@ macro_rules! narrow {
 macro_rules! signed {
     ($x:expr, $f:ident, $t:ident) => {{
         const LIMIT: $f = 2_147_483_648.0;
-        let x = clamp!($x, -LIMIT, LIMIT.next_below());
+        let x = clamp!($x, -LIMIT, next_below!(LIMIT, $f));
         // SAFETY: from -2^31 to below 2^31, and no NaN.
         let y = unsafe { x.to_int_unchecked::<i32>() };
         if $x >= LIMIT {
@@ -112,7 +112,7 @@ macro_rules! signed {
 macro_rules! unsigned {
     ($x:expr, $f:ident, $t:ident) => {{
         const HALF: $f = 2_147_483_648.0;
-        let x = clamp!($x, 0.0, (2.0 * HALF).next_below());
+        let x = clamp!($x, 0.0, next_below!(2.0 * HALF, $f));
         let y = if x >= HALF { x - HALF } else { x };
         // SAFETY: from 0 to below 2^31, and no NaN.
         let y = unsafe { y.to_int_unchecked::<i32>() } as u32;
@@ -131,6 +131,13 @@ macro_rules! plain {
     };
 }
 
+/// The float before a positive one; `next_down` came with Rust 1.86.
+macro_rules! next_below {
+    ($x:expr, $f:ident) => {
+        $f::from_bits($f::to_bits($x) - 1)
+    };
+}
+
 /// `x` between `low` and `high`, or 0 if it is a NaN.
 macro_rules! clamp {
     ($x:expr, $low:expr, $high:expr) => {{
@@ -143,25 +150,6 @@ macro_rules! clamp {
             high
         }
     }};
-}
-
-/// The float before a positive one; `next_down` came with Rust 1.86.
-trait NextBelow {
-    fn next_below(self) -> Self;
-}
-
-impl NextBelow for f32 {
-    #[inline(always)]
-    fn next_below(self) -> f32 {
-        f32::from_bits(self.to_bits() - 1)
-    }
-}
-
-impl NextBelow for f64 {
-    #[inline(always)]
-    fn next_below(self) -> f64 {
-        f64::from_bits(self.to_bits() - 1)
-    }
 }
 
 macro_rules! integers {
@@ -566,11 +554,11 @@ mod tests {
     fn nothing_lies_between_a_float_and_the_one_below() {
         for power in -1022..1023 {
             let x = f64::from_bits(((power + 1023) as u64) << 52);
-            let below = x.next_below();
+            let below = next_below!(x, f64);
             assert!(below < x && [below, x].contains(&(below + (x - below) / 2.0)), "{x:e}");
             let x = x as f32;
             if x.is_normal() {
-                let below = x.next_below();
+                let below = next_below!(x, f32);
                 assert!(below < x && [below, x].contains(&(below + (x - below) / 2.0)), "{x:e}");
             }
         }
