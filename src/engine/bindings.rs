@@ -56,18 +56,7 @@ impl Engine {
     /// As [`Engine::empty`].
     pub(super) fn unwritten(&self, num_bytes: u64, device: Device) -> Result<Tensor> {
         let layout = Layout::compact(DType::U8, &[i64::try_from(num_bytes).unwrap_or(i64::MAX)])?;
-        match device {
-            Device::Cpu => {
-                Ok(self.shared.memory.allocate(num_bytes)?.into_tensor(DType::U8, layout))
-            }
-            Device::Pinned => {
-                let executor = self.shared.devices.executor(self.shared.ordinal())?;
-                Ok(executor.pinned(num_bytes)?.into_tensor(DType::U8, layout))
-            }
-            Device::Cuda(ordinal) => {
-                self.executor(ordinal)?.memory(DType::U8, layout, num_bytes, false)
-            }
-        }
+        self.memory(self.shared.ordinal(), DType::U8, layout, device, false)
     }
 }
 

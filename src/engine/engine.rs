@@ -396,18 +396,14 @@ impl Engine {
         device: Device,
         options: &RunOptions,
     ) -> Result<Tensor> {
-        let bytes = bytes_of(dtype, layout.shape());
         if device == Device::Pinned {
             if let Some(tensor) = options.pinned_tensor(dtype, &layout) {
-                self.shared.counters.lend(bytes);
+                self.shared.counters.lend(bytes_of(dtype, layout.shape()));
                 return Ok(tensor);
             }
-            let ordinal = self.shared.ordinal();
-            let block = self.shared.devices.executor(ordinal)?.pinned(bytes)?;
-            return Ok(block.into_tensor(dtype, layout));
         }
-        debug_assert!(device == Device::Cpu, "others are refused where a plan is made");
-        Ok(self.shared.memory.allocate(bytes)?.into_tensor(dtype, layout))
+        debug_assert!(!device.is_cuda(), "others are refused where a plan is made");
+        self.memory(self.shared.ordinal(), dtype, layout, device, false)
     }
 
     /// The executor of a device; errors as of [`Engine::stream`].
@@ -428,37 +424,34 @@ impl Engine {
     /// # Ok::<(), windrow::Error>(())
     /// ```
     pub fn empty(&self, dtype: DType, shape: &[i64], device: Device) -> Result<Tensor> {
-        let layout = Layout::compact(dtype, shape)?;
-        match device {
-            Device::Cuda(ordinal) => {
-                let executor = self.shared.devices.executor(ordinal)?;
-                return executor.memory(dtype, layout, bytes_of(dtype, shape), true);
-            }
-            Device::Pinned => {
-                return self.zeroed_pinned(self.shared.ordinal(), dtype, layout);
-            }
-            Device::Cpu => {}
-        }
-        let mut block = self.shared.memory.allocate(bytes_of(dtype, shape))?;
-        block.zero();
-        Ok(block.into_tensor(dtype, layout))
+        self.memory(self.shared.ordinal(), dtype, Layout::compact(dtype, shape)?, device, true)
     }
 
-    /// Allocates a zeroed tensor in page-locked memory through this device.
-    pub(super) fn zeroed_pinned(
+    /// Memory for a compact layout, zeroed or not initialised: page-locked memory through the device `ordinal`, memory of a
+    /// device in the order of [`Engine::stream`]. Errors as of [`Engine::empty`].
+    pub(super) fn memory(
         &self,
         ordinal: u32,
         dtype: DType,
         layout: Layout,
+        device: Device,
+        is_zeroed: bool,
     ) -> Result<Tensor> {
-        let executor = self.shared.devices.executor(ordinal)?;
         let bytes = bytes_of(dtype, layout.shape());
-        let tensor = executor.pinned(bytes)?.into_tensor(dtype, layout);
-        debug_assert_eq!(tensor.nbytes() as u64, bytes);
-        // SAFETY: memory just taken for this layout, which nothing else has.
-        #[allow(unsafe_code)]
-        unsafe {
-            tensor.data_ptr().write_bytes(0, tensor.nbytes());
+        let tensor = match device {
+            Device::Cuda(ordinal) => {
+                return self.executor(ordinal)?.memory(dtype, layout, bytes, is_zeroed)
+            }
+            Device::Pinned => self.executor(ordinal)?.pinned(bytes)?.into_tensor(dtype, layout),
+            Device::Cpu => self.shared.memory.allocate(bytes)?.into_tensor(dtype, layout),
+        };
+        if is_zeroed {
+            debug_assert_eq!(tensor.nbytes() as u64, bytes);
+            // SAFETY: memory just taken for this layout, which nothing else has.
+            #[allow(unsafe_code)]
+            unsafe {
+                tensor.data_ptr().write_bytes(0, tensor.nbytes());
+            }
         }
         Ok(tensor)
     }

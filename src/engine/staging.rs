@@ -38,7 +38,8 @@ impl Staging {
         let host = || match device {
             Device::Cpu => engine.empty(DType::U8, &shape, device),
             Device::Cuda(ordinal) => {
-                engine.zeroed_pinned(ordinal, DType::U8, Layout::compact(DType::U8, &shape)?)
+                let layout = Layout::compact(DType::U8, &shape)?;
+                engine.memory(ordinal, DType::U8, layout, Device::Pinned, true)
             }
             Device::Pinned => {
                 let found =

@@ -123,13 +123,6 @@ impl Block {
         let (data, size) = (self.data(), self.size());
         SharedBlock { owner: Arc::new(self), data, size, taken: 0 }
     }
-
-    /// Sets every byte to 0.
-    pub fn zero(&mut self) {
-        debug_assert!(self.raw.is_some());
-        // SAFETY: `size` bytes were allocated at `data`, and `&mut` says that nothing else is there.
-        unsafe { self.data().write_bytes(0, self.size() as usize) };
-    }
 }
 
 /// A block that several tensors share, one behind the other, each at a multiple of [`ALIGN`].
