@@ -6,7 +6,7 @@ use crate::collate::{AnyTransform, Collate};
 use crate::cuda::ListTable;
 use crate::observe::{Span, Stage, Tally};
 use crate::plan::{
-    check_chosen_scales, first_of, needs_gather, ChosenMove, Leaf, Plan, NEEDS_SCALES, NO_SCALES,
+    check_chosen_scales, first_of, needs_gather, scales_to_find, ChosenMove, Leaf, Plan,
 };
 use crate::run_options::RunOptions;
 use crate::samples::SampleList;
@@ -48,15 +48,8 @@ impl Engine {
             return Err(Error::argument(text));
         }
         let is_gathered = needs_gather(dsts, srcs, &options.transform)?;
-        match (&options.transform, options.scales_out) {
-            (AnyTransform::Quantize(quantize), Some(scales)) => {
-                check_chosen_scales([dsts, srcs, scales], quantize)?;
-            }
-            (AnyTransform::Quantize(_), None) => {
-                return Err(Error::argument(NEEDS_SCALES.to_owned()))
-            }
-            (_, Some(_)) => return Err(Error::argument(NO_SCALES.to_owned())),
-            _ => {}
+        if let Some((quantize, scales)) = scales_to_find(&options.transform, options.scales_out)? {
+            check_chosen_scales([dsts, srcs, scales], quantize)?;
         }
         drop(span);
         let dst = first_of(dsts);

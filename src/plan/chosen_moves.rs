@@ -65,10 +65,20 @@ pub(crate) fn is_chosen(dsts: &SampleList<'_>, srcs: &SampleList<'_>) -> bool {
 
 /// Metadata of the first sample in a list, or in the list that a device chooses from. That list has samples.
 pub(crate) fn first_of<'l>(list: &'l SampleList<'_>) -> &'l TensorMeta {
-    match list.selection() {
-        Some(selection) => selection.list.representatives.meta(0),
-        None => list.meta(0),
-    }
+    known_of(list).meta(0)
+}
+
+/// The list, or one sample of each kind in the list that a device chooses from.
+fn known_of<'l, 'a>(list: &'l SampleList<'a>) -> &'l SampleList<'a> {
+    list.selection().map_or(list, |selection| &selection.list.representatives)
+}
+
+/// Whether all samples of a list, or of the list that a device chooses from, have one dtype, shape and strides.
+fn are_alike(list: &SampleList<'_>) -> Result<bool> {
+    Ok(match list.selection() {
+        Some(selection) => selection.list.representatives.len() == 1,
+        None => list.representatives()?.0.len() == 1,
+    })
 }
 
 /// Checks what of a move is known without the chosen samples, and says whether the sources have to be gathered first: those with
@@ -95,21 +105,9 @@ pub(crate) fn needs_gather(
         let error = found.with_hint(hint).into_error(Error::Device);
         return Err(error.at_side(MoveSide::Destination, 0));
     }
-    let known = |list: &SampleList<'_>| match list.selection() {
-        Some(selection) => selection.list.representatives.len(),
-        None => list.len(),
-    };
-    let count = known(srcs);
-    let reps = |list: &SampleList<'_>| -> Result<(usize, bool)> {
-        let are_alike = match list.selection() {
-            Some(selection) => selection.list.representatives.len() == 1,
-            None => list.representatives()?.0.len() == 1,
-        };
-        Ok((list.len(), are_alike))
-    };
-    let [(num_dsts, dsts_are_alike), (num_srcs, srcs_are_alike)] = [reps(dsts)?, reps(srcs)?];
-    if num_dsts != num_srcs {
-        let text = format!("{num_dsts} destinations for {num_srcs} sources");
+    let (dsts_are_alike, srcs_are_alike) = (are_alike(dsts)?, are_alike(srcs)?);
+    if dsts.len() != srcs.len() {
+        let text = format!("{} destinations for {} sources", dsts.len(), srcs.len());
         return Err(Error::argument(text));
     }
     if !dsts_are_alike {
@@ -119,15 +117,9 @@ pub(crate) fn needs_gather(
                 .to_owned(),
         ));
     }
-    let one_dst = match dsts.selection() {
-        Some(selection) => selection.list.representatives.take([0])?,
-        None => dsts.take([0])?,
-    };
-    let all_dsts = one_dst.take(std::iter::repeat_n(0, count))?;
-    let all_srcs = match srcs.selection() {
-        Some(selection) => &selection.list.representatives,
-        None => srcs,
-    };
+    let all_srcs = known_of(srcs);
+    let one_dst = known_of(dsts).take([0])?;
+    let all_dsts = one_dst.take(std::iter::repeat_n(0, all_srcs.len()))?;
     let given = Some(transform).filter(|transform| **transform != AnyTransform::default());
     PairClasses::new(&all_dsts, all_srcs).check(all_srcs, given)?;
     if dsts.selection().is_none() {
@@ -167,17 +159,12 @@ pub(crate) fn check_chosen_scales(
 ) -> Result<()> {
     check_number(scales, dsts)?;
     let (dst, meta) = (first_of(dsts), first_of(scales));
-    let are_alike = match scales.selection() {
-        Some(selection) => selection.list.representatives.len() == 1,
-        None => scales.representatives()?.0.len() == 1,
-    };
-    if !are_alike || dst.layout.numel() == 0 {
+    if !are_alike(scales)? || dst.layout.numel() == 0 {
         let text = "ids on a device: scales_out has to be of one shape and strides, and pairs have to have elements; take by ids on \
                     the host instead";
         return Err(Error::argument(text.to_owned()));
     }
-    let srcs = srcs.selection().map_or(srcs, |selection| &selection.list.representatives);
-    let one = BatchShape::new(&srcs.take([0])?, &Collate::stack().transform(*quantize))?;
+    let one = BatchShape::new(&known_of(srcs).take([0])?, &Collate::stack().transform(*quantize))?;
     let shape = one.found_scales().map_or(&[][..], |(_, shape)| &shape[1..]);
     let at = |error: Error| error.at_side(MoveSide::Scales, 0);
     check_scales(meta, dst, shape, quantize).map_err(at)?;

@@ -33,7 +33,7 @@ pub use batch_shape::BatchShape;
 pub(crate) use chosen_moves::{check_chosen_scales, first_of, is_chosen, needs_gather, ChosenMove};
 pub(crate) use launch::{Launch, SegmentReport};
 pub(crate) use loops::{Channel, Dim, LoopNest};
-pub(crate) use move_scales::{MoveScales, NEEDS_SCALES, NO_SCALES};
+pub(crate) use move_scales::{scales_to_find, MoveScales};
 pub(crate) use moves::Moves;
 pub(crate) use output::{saturating_sum, CopyRange, ElementOp, OutputPlan, Starts};
 pub(crate) use page_copies::PageCopies;

@@ -28,11 +28,24 @@ pub(crate) struct MoveScales<'s> {
     pub first: Vec<usize>,
 }
 
-/// The error of destinations of scales in a move that finds none.
-pub(crate) const NO_SCALES: &str = "scales_out is for the scales of a Quantize, and there is none";
-/// The error of a move without destinations of scales, which finds some.
-pub(crate) const NEEDS_SCALES: &str =
-    "a Quantize of a move needs scales_out, to which its scales go";
+/// The rule by which a move finds scales, and their destinations; `None` if it finds none.
+///
+/// # Errors
+/// [`Error::Argument`] for destinations in a move that finds none, or none in one that does.
+pub(crate) fn scales_to_find<'t, 'l, 'a>(
+    transform: &'t AnyTransform,
+    scales_out: Option<&'l SampleList<'a>>,
+) -> Result<Option<(&'t Quantize, &'l SampleList<'a>)>> {
+    let wrong = match (transform, scales_out) {
+        (AnyTransform::Quantize(quantize), Some(scales)) => return Ok(Some((quantize, scales))),
+        (AnyTransform::Quantize(_), None) => {
+            "a Quantize of a move needs scales_out, to which its scales go"
+        }
+        (_, Some(_)) => "scales_out is for the scales of a Quantize, and there is none",
+        (_, None) => return Ok(None),
+    };
+    Err(Error::argument(wrong.to_owned()))
+}
 
 /// Checks that there are as many destinations of scales as pairs, else [`Error::Argument`].
 pub(super) fn check_number(scales: &SampleList<'_>, dsts: &SampleList<'_>) -> Result<()> {
@@ -57,13 +70,7 @@ pub(super) fn check_scales_out(
     transform: &AnyTransform,
     scales: Option<&SampleList<'_>>,
 ) -> Result<()> {
-    let refuse = |text: String| Err(Error::argument(text));
-    let (quantize, scales) = match (transform, scales) {
-        (AnyTransform::Quantize(quantize), Some(scales)) => (quantize, scales),
-        (AnyTransform::Quantize(_), None) => return refuse(NEEDS_SCALES.into()),
-        (_, Some(_)) => return refuse(NO_SCALES.into()),
-        _ => return Ok(()),
-    };
+    let Some((quantize, scales)) = scales_to_find(transform, scales)? else { return Ok(()) };
     scales.check_known()?;
     check_number(scales, dsts)?;
     scales.check_rows(0)?;
