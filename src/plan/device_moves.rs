@@ -60,26 +60,26 @@ pub(super) struct PlannedGroup<'s> {
     pub batch_shape: BatchShape,
     pub output: OutputPlan<'s>,
     pub path: Path,
-    pub crossing: Crossing<'s>,
+    pub crossing: Crossing,
     /// The scales that are found.
-    pub scales: Option<(OutputPlan<'s>, Crossing<'s>)>,
+    pub scales: Option<(OutputPlan<'s>, Crossing)>,
 }
 
 /// The part of a transfer group that crosses between host and device, beside what the kernel reads itself.
-pub(super) enum Crossing<'s> {
+pub(super) enum Crossing {
     Nothing,
     /// Each pair as it is: address to, address from, and bytes.
     Copied(Vec<(u64, u64, usize)>),
     /// The sources row-major, and the output as it is read from these at address 0.
     Staged {
         is_pinned: bool,
-        packed: OutputPlan<'s>,
+        packed: OutputPlan<'static>,
         offsets: Offsets,
         read: OutputPlan<'static>,
     },
     /// The output as it is written row-major, and as it is read from that at address 0.
     Landed {
-        compact: OutputPlan<'s>,
+        compact: OutputPlan<'static>,
         read: OutputPlan<'static>,
     },
 }
@@ -235,8 +235,7 @@ impl<'s> Moves<'s> {
                 Crossing::Copied(group.pairs.iter().map(copy).collect())
             }
             TransferMode::PinnedStaged | TransferMode::Staged => {
-                let (bytes, offsets) = packed_output(&list)?;
-                let bytes = bytes.into_owned();
+                let (packed, offsets) = packed_output(&list)?;
                 let data = offsets.as_slice()[..group.pairs.len()].iter();
                 let data = data.map(|&at| std::ptr::without_provenance(at as usize)).collect();
                 let metas = pairs.each(packed_src)?;
@@ -244,7 +243,7 @@ impl<'s> Moves<'s> {
                     class.nest_between(&metas[at], class.dst, table)
                 });
                 let is_pinned = group.mode == TransferMode::PinnedStaged;
-                Crossing::Staged { is_pinned, packed: bytes, offsets, read }
+                Crossing::Staged { is_pinned, packed, offsets, read }
             }
             TransferMode::Landed => {
                 let metas = pairs.each(packed_dst)?;

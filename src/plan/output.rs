@@ -527,7 +527,7 @@ pub(crate) fn index_output<'s>(
 ///
 /// # Errors
 /// [`Error::TooLarge`](crate::Error::TooLarge), [`Error::OutOfMemory`](crate::Error::OutOfMemory).
-pub(crate) fn packed_output<'s>(samples: &'s SampleList<'_>) -> Result<(OutputPlan<'s>, Offsets)> {
+pub(crate) fn packed_output(samples: &SampleList<'_>) -> Result<(OutputPlan<'static>, Offsets)> {
     let bytes = |index: usize| {
         let meta = samples.meta(index);
         bytes_of(meta.dtype, meta.layout.shape()) as i64
@@ -538,5 +538,5 @@ pub(crate) fn packed_output<'s>(samples: &'s SampleList<'_>) -> Result<(OutputPl
     let output = OutputPlan::new(Role::Data, DType::U8, layout, ElementOp::MOVED, starts);
     let mut output = output.with_samples(samples, LoopNest::for_bytes);
     output.bytes_only = all_used(&output, |nest| nest.is_bytes(DType::U8, &output.dims));
-    Ok((output, offsets))
+    Ok((output.into_owned(), offsets))
 }

@@ -294,7 +294,7 @@ impl<'s> Plan<'s> {
     }
 
     /// The data that crosses between host and device, if any does.
-    pub(crate) fn route(&self) -> Option<&Route<'s>> {
+    pub(crate) fn route(&self) -> Option<&Route> {
         self.body.route.as_deref()
     }
 
@@ -315,7 +315,6 @@ impl<'s> Plan<'s> {
         }
         let samples: Vec<&SampleList<'_>> = self.lists.iter().map(|list| &**list).collect();
         let route = Route::new(self.batch_shapes(), self.outputs(), &samples, reads_mapped)?;
-        let route = route.map(|route| Box::new(route.into_owned()));
         // A plan with a route is never cached with a list.
         debug_assert_eq!(Arc::strong_count(&self.body), 1);
         if let Some(body) = Arc::get_mut(&mut self.body) {

@@ -21,7 +21,7 @@ pub(crate) struct PlanBody<'s> {
     pub batch_shapes: Vec<BatchShape>,
     pub outputs: Vec<OutputPlan<'s>>,
     /// The data that crosses between host and device, if any does.
-    pub route: Option<Box<Route<'s>>>,
+    pub route: Option<Box<Route>>,
     /// The encoded launch, kept by an executor for the next run; `None` if the plan is not kept.
     pub launch: Option<Memo>,
 }
@@ -217,9 +217,9 @@ impl<'s> PlanBody<'s> {
 
     /// The same body with tables of its own.
     fn into_owned<'o>(self) -> PlanBody<'o> {
-        let outputs = self.outputs.into_iter().map(OutputPlan::into_owned).collect();
-        let route = self.route.map(|route| Box::new(route.into_owned()));
-        PlanBody { outputs, batch_shapes: self.batch_shapes, route, launch: self.launch }
+        let PlanBody { batch_shapes, outputs, route, launch } = self;
+        let outputs = outputs.into_iter().map(OutputPlan::into_owned).collect();
+        PlanBody { batch_shapes, outputs, route, launch }
     }
 }
 

@@ -30,77 +30,77 @@ pub(crate) fn is_mapping_stale() -> bool {
 
 /// The data of a plan that crosses between host and device.
 #[derive(Debug, Default)]
-pub(crate) struct Route<'s> {
+pub(crate) struct Route {
     /// Whether kernels may read page-locked memory where it is.
     pub reads_mapped: bool,
     /// The path of each leaf's data.
     pub paths: Vec<Path>,
     /// Uploads in the order in which they are enqueued.
-    pub uploads: Vec<Upload<'s>>,
+    pub uploads: Vec<Upload>,
     /// Bytes of the device memory from which several outputs come back in one copy.
     pub landing_bytes: u64,
-    spread: Vec<Spread<'s>>,
+    spread: Vec<Spread>,
 }
 
 /// An output whose host memory has gaps, another order of dims, or an address for each sample: it comes back row-major.
 #[derive(Debug)]
-pub(crate) struct Spread<'s> {
+pub(crate) struct Spread {
     output: usize,
     /// The offset in the memory that several outputs come back in together.
     pub landing: Option<u64>,
     /// The output as it is written on the device and comes back, row-major.
-    pub compact: OutputPlan<'s>,
+    pub compact: OutputPlan<'static>,
     /// The output as it is read from that memory, which is at address 0.
     read: OutputPlan<'static>,
 }
 
 /// An upload of host samples.
 #[derive(Debug)]
-pub(crate) enum Upload<'s> {
+pub(crate) enum Upload {
     /// Copies alone write this output; no kernel runs.
     Batch(usize),
     /// Copies alone write an output whose samples have addresses of their own: destination, source and bytes of each.
     Copied { output: usize, copies: Vec<(u64, u64, usize)> },
     /// Samples are copied as they are, and the kernel assembles them there.
-    Staged(StagedBlock<'s>),
+    Staged(StagedBlock),
 }
 
 /// Device memory for samples of one output or of several, filled before the kernel reads them.
 #[derive(Debug)]
-pub(crate) struct StagedBlock<'s> {
+pub(crate) struct StagedBlock {
     /// The samples are page-locked, and each is copied from where it is. In a graph they are not, for that would need
     /// memory: the kernel reads them over the bus.
     pub is_pinned: bool,
     pub bytes: u64,
-    pub outputs: Vec<Staged<'s>>,
+    pub outputs: Vec<Staged>,
 }
 
 /// The samples of an output in memory of a [`StagedBlock`].
 #[derive(Debug)]
-pub(crate) struct Staged<'s> {
+pub(crate) struct Staged {
     pub output: usize,
     /// Bytes from the start of the memory.
     pub begin: u64,
     /// The samples row-major, one after the other, as bytes, and the start of each.
-    pub packed: OutputPlan<'s>,
+    pub packed: OutputPlan<'static>,
     pub offsets: Offsets,
     /// The output as it is read from memory at address 0.
     read: OutputPlan<'static>,
 }
 
-impl<'s> Route<'s> {
+impl Route {
     /// The route of these outputs, each of a leaf with these samples; `None` if nothing crosses. `reads_mapped`: whether kernels
     /// may read page-locked memory where it is.
     ///
     /// # Errors
     /// [`Error::TooLarge`](crate::Error::TooLarge), [`Error::OutOfMemory`](crate::Error::OutOfMemory): samples that are
     /// brought to a device one after the other are too many for it.
-    pub fn new<'a: 's>(
+    pub fn new(
         batch_shapes: &[BatchShape],
-        outputs: &[OutputPlan<'s>],
-        samples: &[&'s SampleList<'a>],
+        outputs: &[OutputPlan<'_>],
+        samples: &[&SampleList<'_>],
         reads_mapped: bool,
-    ) -> Result<Option<Box<Route<'s>>>> {
+    ) -> Result<Option<Box<Route>>> {
         let crosses = |shape: &BatchShape| shape.source.is_cuda() != shape.device.is_cuda();
         if !batch_shapes.iter().any(crosses) {
             return Ok(None);
@@ -143,12 +143,12 @@ impl<'s> Route<'s> {
     /// The route of a move: that of its leaves, with the transfers of its groups, whose outputs are the last of these, those of data
     /// with a path; `None` if nothing crosses.
     pub(super) fn add_groups(
-        route: Option<Box<Route<'s>>>,
-        outputs: &[OutputPlan<'s>],
-        groups: Vec<(usize, Option<Path>, Crossing<'s>)>,
+        route: Option<Box<Route>>,
+        outputs: &[OutputPlan<'_>],
+        groups: Vec<(usize, Option<Path>, Crossing)>,
         reads_mapped: bool,
-    ) -> Option<Box<Route<'s>>> {
-        let crosses = |(_, path, _): &(usize, Option<Path>, Crossing<'_>)| {
+    ) -> Option<Box<Route>> {
+        let crosses = |(_, path, _): &(usize, Option<Path>, Crossing)| {
             use Path::{CopiedPinned, DirectPinned, Download, Staged};
             matches!(path, Some(Staged | CopiedPinned | DirectPinned | Download))
         };
@@ -205,50 +205,12 @@ impl<'s> Route<'s> {
 
     /// How an output is spread over its memory; `None` unless it comes back from a device to memory that is not
     /// row-major.
-    pub fn spread(&self, output: usize) -> Option<&Spread<'s>> {
+    pub fn spread(&self, output: usize) -> Option<&Spread> {
         self.spread.iter().find(|spread| spread.output == output)
     }
-
-    /// The same route with tables of its own.
-    pub fn into_owned<'o>(self) -> Route<'o> {
-        let owned = |Spread { output, landing, compact, read }: Spread<'_>| Spread {
-            output,
-            landing,
-            compact: compact.into_owned(),
-            read,
-        };
-        Route {
-            reads_mapped: self.reads_mapped,
-            landing_bytes: self.landing_bytes,
-            paths: self.paths,
-            uploads: self.uploads.into_iter().map(Upload::into_owned).collect(),
-            spread: self.spread.into_iter().map(owned).collect(),
-        }
-    }
 }
 
-impl Upload<'_> {
-    /// The same upload with tables of its own.
-    fn into_owned<'o>(self) -> Upload<'o> {
-        match self {
-            Upload::Batch(output) => Upload::Batch(output),
-            Upload::Copied { output, copies } => Upload::Copied { output, copies },
-            Upload::Staged(StagedBlock { is_pinned, bytes, outputs }) => {
-                let owned = |staged: Staged<'_>| Staged {
-                    output: staged.output,
-                    begin: staged.begin,
-                    packed: staged.packed.into_owned(),
-                    offsets: staged.offsets,
-                    read: staged.read,
-                };
-                let outputs = outputs.into_iter().map(owned).collect();
-                Upload::Staged(StagedBlock { is_pinned, bytes, outputs })
-            }
-        }
-    }
-}
-
-impl Spread<'_> {
+impl Spread {
     /// The output as it is read from the memory that the batch has come back to: `memory` is the
     /// start of that of all outputs if they come back together.
     pub fn read_at(&self, memory: *const u8) -> OutputPlan<'_> {
@@ -256,14 +218,14 @@ impl Spread<'_> {
     }
 }
 
-impl StagedBlock<'_> {
+impl StagedBlock {
     /// Bytes of the samples in the block, without the gaps between them.
     pub fn sample_bytes(&self) -> u64 {
         saturating_sum(self.outputs.iter().map(|staged| staged.packed.bytes()))
     }
 }
 
-impl Staged<'_> {
+impl Staged {
     /// The output as it is read if the block begins at this address.
     pub fn read_at(&self, memory: u64) -> OutputPlan<'_> {
         self.read.read_from(std::ptr::without_provenance((memory + self.begin) as usize))
@@ -271,14 +233,14 @@ impl Staged<'_> {
 }
 
 /// The facts from which a route is chosen.
-struct PlannedLeaves<'l, 's, 'a> {
+struct PlannedLeaves<'l> {
     batch_shapes: &'l [BatchShape],
-    outputs: &'l [OutputPlan<'s>],
-    samples: &'l [&'s SampleList<'a>],
+    outputs: &'l [OutputPlan<'l>],
+    samples: &'l [&'l SampleList<'l>],
     reads_mapped: bool,
 }
 
-impl<'s> PlannedLeaves<'_, 's, '_> {
+impl PlannedLeaves<'_> {
     /// The path of an output that does not cross together with others.
     fn path_of(&self, output: &OutputPlan<'_>) -> Path {
         let batch_shape = &self.batch_shapes[output.leaf];
@@ -331,7 +293,7 @@ impl<'s> PlannedLeaves<'_, 's, '_> {
     }
 
     /// The staging memory for the samples of these outputs; errors as of [`Route::new`].
-    fn staged(&self, outputs: &[usize], is_pinned: bool) -> Result<Upload<'s>> {
+    fn staged(&self, outputs: &[usize], is_pinned: bool) -> Result<Upload> {
         let mut staging = StagedBlock { is_pinned, bytes: 0, outputs: Vec::new() };
         for &output in outputs {
             let OutputPlan { leaf, out, ref layout, .. } = self.outputs[output];
@@ -352,7 +314,7 @@ impl<'s> PlannedLeaves<'_, 's, '_> {
 
     /// How an output is spread whose memory has gaps or another order of dims; `None` for scales
     /// that are not found. Errors as of [`Route::new`].
-    fn spread(&self, index: usize) -> Result<Option<Spread<'s>>> {
+    fn spread(&self, index: usize) -> Result<Option<Spread>> {
         let output = &self.outputs[index];
         let (leaf, dtype) = (output.leaf, output.dtype);
         let layout = Layout::compact(dtype, output.layout.shape())?;
@@ -366,7 +328,7 @@ impl<'s> PlannedLeaves<'_, 's, '_> {
         let whole = SampleList::for_meta(&whole)?;
         let batch_shape = BatchShape::new(&whole, &Collate::concat(0))?;
         let read = data_output(leaf, &batch_shape, &whole, output.layout.clone()).into_owned();
-        let compact = OutputPlan { out: output.out, ..compact };
+        let compact = OutputPlan { out: output.out, ..compact.into_owned() };
         Ok(Some(Spread { output: index, landing: None, compact, read }))
     }
 }

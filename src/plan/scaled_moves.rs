@@ -27,7 +27,7 @@ pub(super) struct DeviceScales<'s> {
 }
 
 /// The output of found scales, and if it lands on the host, as it is written and read on the way.
-type FoundOutput<'s> = (OutputPlan<'s>, Option<(OutputPlan<'s>, OutputPlan<'static>)>);
+type FoundOutput = (OutputPlan<'static>, Option<(OutputPlan<'static>, OutputPlan<'static>)>);
 
 impl<'s> DeviceScales<'s> {
     /// The scales of pairs with a side on a device, by position.
@@ -110,7 +110,7 @@ impl<'s> DeviceScales<'s> {
         (pairs, leaf): (&[usize], usize),
         data: Vec<*const u8>,
         lands: bool,
-    ) -> Result<Option<FoundOutput<'s>>> {
+    ) -> Result<Option<FoundOutput>> {
         let (Some((quantize, list)), Some(shape)) = (&self.found, &class.transformed) else {
             return Ok(None);
         };
@@ -119,7 +119,7 @@ impl<'s> DeviceScales<'s> {
         let size = dtype.size() as i64;
         let (elems, whole) = (meta.layout.numel(), packed(meta)?);
         let output =
-            |data, places: &[*const u8], layout: &Layout, step: i64| -> Result<OutputPlan<'s>> {
+            |data, places: &[*const u8], layout: &Layout, step: i64| -> Result<OutputPlan<'_>> {
                 let count = [pairs.len() as i64];
                 let extents: Dims = count.iter().chain(layout.shape()).copied().collect();
                 // Samples have places of their own, or follow one another.

@@ -18,7 +18,7 @@ impl<'p> LaunchOutputs<'p> {
     }
 
     /// Makes the launch read staged samples from memory at this address.
-    pub fn stage(&mut self, staging: &'p StagedBlock<'_>, memory: u64) {
+    pub fn stage(&mut self, staging: &'p StagedBlock, memory: u64) {
         // Most runs stage none.
         self.staged.resize_with(self.addresses.len(), || None);
         for staged in &staging.outputs {

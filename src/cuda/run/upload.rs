@@ -79,7 +79,7 @@ pub(crate) fn as_they_are(run: &mut Run<'_>, copies: &[(u64, u64, usize)]) -> Re
 
 /// Enqueues copies of page-locked samples, each row-major, to their offsets behind `staged.begin` in
 /// memory from `base` on. The caller counts the bytes.
-pub(crate) fn copied(run: &Run<'_>, staged: &Staged<'_>, base: u64) -> Result<()> {
+pub(crate) fn copied(run: &Run<'_>, staged: &Staged, base: u64) -> Result<()> {
     let mut copies = CopyBatch::new(Direction::HostToDevice);
     for (data, ends) in staged.packed.data.iter().zip(staged.offsets.as_slice().windows(2)) {
         let place = base + staged.begin + ends[0] as u64;
