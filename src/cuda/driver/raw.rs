@@ -85,7 +85,6 @@ functions! {
         params: *mut *mut c_void,
         extra: *mut *mut c_void
     );
-    fn cuLaunchHostFunc(stream: CUstream, call: unsafe extern "C" fn(*mut c_void), data: *mut c_void);
 
     fn cuMemcpyHtoDAsync_v2(dst: DevicePtr, src: *const c_void, bytes: usize, stream: CUstream);
     fn cuMemcpyDtoHAsync_v2(dst: *mut c_void, src: DevicePtr, bytes: usize, stream: CUstream);

@@ -1,7 +1,6 @@
 //! [`OwnStream`] and [`StreamRef`]: where work goes, in order.
 
 use std::ffi::c_void;
-use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -370,30 +369,6 @@ impl StreamRef<'_> {
         debug_assert_ne!(dst, 0);
         // SAFETY: the caller's to uphold.
         unsafe { raw::cuMemsetD8Async(dst, value, bytes, self.raw) }.ok()
-    }
-}
-
-/// Host callbacks, which batches do not use: only tests call this.
-#[allow(dead_code)]
-impl StreamRef<'_> {
-    /// Enqueues a call on a thread of the driver. In it: no CUDA call, no blocking. A panic ends
-    /// there. If the stream fails before, it never runs and what it owns is never dropped.
-    pub(crate) fn host_func(self, call: Box<dyn FnOnce() + Send>) -> DriverResult<()> {
-        /// Runs the call; the driver calls this once, on a thread of its own.
-        unsafe extern "C" fn run(data: *mut c_void) {
-            // SAFETY: the box made below; the driver runs this once.
-            let call = unsafe { Box::from_raw(data.cast::<Box<dyn FnOnce() + Send>>()) };
-            // Nothing above could take the panic; its message has been printed.
-            let _ = catch_unwind(AssertUnwindSafe(call));
-        }
-        let data = Box::into_raw(Box::new(call));
-        // SAFETY: `run` takes the box over, and it may move to another thread.
-        let enqueued = unsafe { raw::cuLaunchHostFunc(self.raw, run, data.cast()) }.ok();
-        if enqueued.is_err() {
-            // SAFETY: not enqueued, so still ours.
-            drop(unsafe { Box::from_raw(data) });
-        }
-        enqueued
     }
 }
 

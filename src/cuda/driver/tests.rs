@@ -1,7 +1,5 @@
 //! Tests of the driver layer: errors and no crash without a driver; every wrapper once with one, real or simulated.
 
-use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use super::codes::{NOT_FOUND, NO_DEVICE};
@@ -131,28 +129,6 @@ fn copies_and_waits_between_streams() {
     drop((copied, done));
     assert_eq!(events.num_free(), 2);
     pool.trim(0).unwrap();
-}
-
-#[test]
-fn host_functions_run_in_order_and_may_panic() {
-    let Some(context) = context() else { return };
-    let current = context.enter().unwrap();
-    let stream = current.stream(0).unwrap();
-    let stream = stream.on(&current);
-    let calls = Arc::new(AtomicUsize::new(0));
-    for i in 0..3 {
-        let calls = calls.clone();
-        let call = move || {
-            assert_eq!(calls.fetch_add(1, Ordering::SeqCst), i);
-            if i == 1 {
-                resume_unwind(Box::new("a panic without a message on the screen"));
-            }
-        };
-        stream.host_func(Box::new(call)).unwrap();
-    }
-    stream.synchronize().unwrap();
-    assert_eq!(calls.load(Ordering::SeqCst), 3);
-    assert_eq!(Arc::strong_count(&calls), 1, "payloads are dropped");
 }
 
 #[test]
