@@ -106,13 +106,22 @@ pub(crate) struct RunResult {
     pub completion: Option<Arc<Completion>>,
 }
 
+/// The end of the work of a call on a device.
+#[derive(Clone, Debug)]
+pub struct End(Infallible);
+
 /// Functions of types without values, which nobody calls.
 macro_rules! never_called {
     ($($type:ident.$never:tt {
-        $(fn $name:ident($($argument:ty),*) $(-> $result:ty)?;)*
+        $($(#[$doc:meta])* fn $name:ident($($argument:ty),*) $(-> $result:ty)?;)*
+        $(unsafe fn $unsafe_name:ident($($unsafe_argument:ty),*) -> $unsafe_result:ty;)*
     })*) => {
-        $(impl $type {
-            $(pub fn $name(&self, $(_: $argument),*) $(-> $result)? {
+        $(#[allow(unsafe_code, clippy::wrong_self_convention)]
+        impl $type {
+            $($(#[$doc])* pub fn $name(&self, $(_: $argument),*) $(-> $result)? {
+                match self.$never {}
+            })*
+            $(pub unsafe fn $unsafe_name(&self, $(_: $unsafe_argument),*) -> $unsafe_result {
                 match self.$never {}
             })*
         })*
@@ -138,9 +147,12 @@ never_called! {
         fn memory(DType, Layout, u64, bool) -> Result<Tensor>;
         fn pinned(u64) -> Result<PinnedBlock>;
         fn copy_block(&Tensor, &Tensor, Option<Stream>) -> Result<End>;
+        unsafe fn move_chosen(&[ChosenMove<'_>], &RunOptions, &[Owner]) -> Result<Traffic>;
+        unsafe fn adopt_event(usize) -> Result<Stream>;
     }
     PinnedBlock.0 {
         fn set_handed_out(bool);
+        fn into_tensor(DType, Layout) -> Tensor;
     }
     DeviceBlock.0 {
         fn hand_to(Stream, bool) -> Result<()>;
@@ -155,28 +167,19 @@ never_called! {
         fn end() -> Option<End>;
         fn check() -> Result<()>;
     }
-}
-
-impl Executor {
-    #[allow(unsafe_code)]
-    pub unsafe fn move_chosen(
-        &self,
-        _: &[ChosenMove<'_>],
-        _: &RunOptions,
-        _: &[Owner],
-    ) -> Result<Traffic> {
-        match self.0 {}
-    }
-
-    #[allow(unsafe_code)]
-    pub unsafe fn adopt_event(&self, _: usize) -> Result<Stream> {
-        match self.0 {}
-    }
-}
-
-impl PinnedBlock {
-    pub fn into_tensor(self, _: DType, _: Layout) -> Tensor {
-        match self.0 {}
+    End.0 {
+        /// Orders a stream behind the work.
+        ///
+        /// # Errors
+        /// None.
+        fn order(Stream) -> Result<()>;
+        /// Blocks until the work is done.
+        ///
+        /// # Errors
+        /// None.
+        fn wait() -> Result<()>;
+        /// Whether both are the end of one call.
+        fn is_same(&End) -> bool;
     }
 }
 
@@ -221,26 +224,3 @@ pub fn hold_until_done(_: Vec<Owner>, ordinal: u32, _: Stream) -> Result<()> {
 
 /// Nothing is held.
 pub fn reap_copies() {}
-
-/// The end of the work of a call on a device.
-#[derive(Clone, Debug)]
-pub struct End(Infallible);
-
-impl End {
-    /// Orders a stream behind the work.
-    ///
-    /// # Errors
-    /// None.
-    pub fn order(&self, _: Stream) -> Result<()> {
-        match self.0 {}
-    }
-
-    pub(crate) fn wait(&self) -> Result<()> {
-        match self.0 {}
-    }
-
-    /// Whether both are the end of one call.
-    pub fn is_same(&self, _: &End) -> bool {
-        match self.0 {}
-    }
-}
