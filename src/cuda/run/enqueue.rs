@@ -368,17 +368,17 @@ impl Run<'_> {
     ) -> Result<()> {
         let (executor, policy) = (self.executor, &self.executor.policy);
         let addresses = addresses_of(outputs, metadata);
-        let table = cached_launch(plan, &addresses, || {
+        let selected = cached_launch(plan, &addresses, || {
             let (table, outs) = self.table(plan, outputs, metadata)?;
-            Ok(SelectedTable::new(&table, outs))
+            Ok(SelectedTable::new(table, outs))
         })?;
-        let num_items = table.num_items();
+        let num_items = selected.table.num_items();
         if num_items == 0 {
             return Ok(());
         }
-        let address = select::enqueue_table(self, selection, list, &table, &addresses)?;
-        let arguments = table.arguments(address, &addresses, &executor.arguments, policy);
-        self.enqueue(num_items, table.kernels(), &arguments)
+        let address = select::enqueue_table(self, selection, list, &selected, &addresses)?;
+        let arguments = selected.arguments(address, &addresses, &executor.arguments, policy);
+        self.enqueue(num_items, selected.table.kernels(), &arguments)
     }
 
     /// Launches the kernels of a table one after the other, each for `num_items` warps, in at most `max_blocks` blocks, and counts

@@ -34,7 +34,7 @@ use crate::cuda::launch::argument_pool::{ArgumentPool, KernelArguments};
 use crate::cuda::launch::kernel_abi;
 use crate::cuda::launch::launch_cache::OutputAddresses;
 use crate::cuda::launch::policy::Policy;
-use crate::cuda::launch::table::{Table, TableKernel};
+use crate::cuda::launch::table::Table;
 use crate::cuda::launch::table_writer::DeviceColumn;
 use crate::cuda::memory::device::{DeviceBlock, Waited};
 use crate::cuda::memory::list_table::{IndexCheck, ListTable, NUM_FOUND};
@@ -129,37 +129,18 @@ fn row_bytes(representatives: &SampleList<'_>) -> Option<u64> {
 /// that are written to it is the same for each call.
 #[derive(Debug)]
 pub(crate) struct SelectedTable {
-    /// The existing entries of each column, then their numbers, then the words that the host knows.
+    /// The existing entries of each column, then their numbers, then the words that the host knows: those of `table`.
     words: Vec<u64>,
-    num_columns: u32,
-    num_words: u32,
+    pub table: Table,
     outs: OutputAddresses,
-    /// Bytes of the table itself.
-    bytes: u64,
-    header: kernel_abi::Header,
-    kernels: &'static [TableKernel],
 }
 
 impl SelectedTable {
     /// The table of a launch whose samples a device chooses; `outs` says which descriptors write to which output.
-    pub fn new(table: &Table, outs: OutputAddresses) -> SelectedTable {
+    pub fn new(table: Table, outs: OutputAddresses) -> SelectedTable {
         let mut words = words_of(table.chosen(), table.as_bytes().len() / 8);
-        let num_words = (table.as_bytes().len() / 8) as u32;
         words.extend_from_slice(cast_slice(table.as_bytes()));
-        SelectedTable {
-            words,
-            num_columns: table.chosen().len() as u32,
-            num_words,
-            outs,
-            bytes: table.chosen_bytes(),
-            header: table.header(),
-            kernels: table.kernels(),
-        }
-    }
-
-    /// Warps that the launch needs.
-    pub fn num_items(&self) -> u32 {
-        self.header.num_items
+        SelectedTable { words, table, outs }
     }
 
     /// The parameters of the launch for the table at this address, for a run that writes to these addresses.
@@ -170,26 +151,9 @@ impl SelectedTable {
         pool: &'p ArgumentPool,
         policy: &Policy,
     ) -> KernelArguments<'p> {
-        let header = kernel_abi::Header { table, ..self.header };
-        let descs = &self.table_words()[..header.desc_words()];
-        let mut arguments = pool.with(cast_slice(bytes_of(&header)), descs, policy);
-        self.outs.place(arguments.last_mut(descs.len()), addresses);
+        let mut arguments = self.table.arguments(Some(table), pool, policy);
+        self.outs.place(arguments.last_mut(self.table.header().desc_words()), addresses);
         arguments
-    }
-
-    /// The words that the host knows.
-    fn table_words(&self) -> &[u64] {
-        &self.words[self.first_word()..]
-    }
-
-    /// The position of the first word that the host knows.
-    fn first_word(&self) -> usize {
-        self.words.len() - self.num_words as usize
-    }
-
-    /// The kernels that can run this table, by [`Table::kernels`].
-    pub fn kernels(&self) -> &'static [TableKernel] {
-        self.kernels
     }
 }
 
@@ -199,11 +163,11 @@ pub(crate) fn enqueue_table(
     run: &mut Run<'_>,
     selection: &Selection<SampleList<'_>>,
     list: &ListTable,
-    table: &SelectedTable,
+    selected: &SelectedTable,
     addresses: &[u64],
 ) -> Result<u64> {
     let (executor, policy) = (run.executor, &run.executor.policy);
-    let bytes = size_of::<kernel_abi::Select>() + table.words.len() * 8;
+    let bytes = size_of::<kernel_abi::Select>() + selected.words.len() * 8;
     let is_inline = bytes as u64 <= policy.inline_bytes;
     if run.is_capturing && !is_inline {
         return Err(refused_in_capture(
@@ -211,25 +175,26 @@ pub(crate) fn enqueue_table(
         ));
     }
     let block = match run.is_capturing {
-        true => captured_block(run, list, table.bytes)?,
-        false => run.allocate(table.bytes)?,
+        true => captured_block(run, list, selected.table.chosen_bytes())?,
+        false => run.allocate(selected.table.chosen_bytes())?,
     };
     // The mark is never 0, which says that nothing was found.
     let call = list.num_calls.fetch_add(1, Ordering::Relaxed) % (u32::MAX - 1) + 1;
     let index_check = IndexCheck { list: Arc::clone(&selection.list.table), call };
-    let num_words = table.num_words;
+    let num_words = selected.table.as_bytes().len() / 8;
+    let first_word = selected.words.len() - num_words;
     let mut select = kernel_abi::Select {
         table: block.address(),
         call: call.into(),
         slot: index_check.slot() as u32,
-        num_columns: table.num_columns,
-        first_word: table.first_word() as u32,
-        num_words,
+        num_columns: selected.table.chosen().len() as u32,
+        first_word: first_word as u32,
+        num_words: num_words as u32,
         ..select_of(list, &selection.indices)
     };
     let arguments = if !is_inline {
-        let mut words = table.words.clone();
-        table.outs.place(&mut words[table.first_word()..], addresses);
+        let mut words = selected.words.clone();
+        selected.outs.place(&mut words[first_word..], addresses);
         let uploaded = run.allocate(words.len() as u64 * 8)?;
         // SAFETY: the block has as many bytes, and is held until the event after the launch.
         unsafe { upload::bytes(run, uploaded.address(), cast_slice(&words)) }?;
@@ -237,12 +202,12 @@ pub(crate) fn enqueue_table(
         executor.arguments.with(cast_slice(bytes_of(&select)), &[], policy)
     } else {
         let select = cast_slice(bytes_of(&select));
-        let mut arguments = executor.arguments.with(select, &table.words, policy);
-        table.outs.place(arguments.last_mut(num_words as usize), addresses);
+        let mut arguments = executor.arguments.with(select, &selected.words, policy);
+        selected.outs.place(arguments.last_mut(num_words), addresses);
         arguments
     };
     let kernel = &executor.select[usize::from(arguments.is_large)];
-    let grid = select.num_samples.max(num_words).div_ceil(policy.threads);
+    let grid = select.num_samples.max(select.num_words).div_ceil(policy.threads);
     // SAFETY: the kernel has one parameter, of this size. The list's table, the indices and the memory that it
     // writes are held until the event after the launch that comes next; in a graph as the caller promised.
     unsafe { run.launch_kernel(kernel, grid, arguments.words()) }?;
