@@ -132,35 +132,29 @@ impl<'b> Builder<'b> {
     }
 
     /// Adds the descriptor of numbers that are written as they are, or widened from 16 or 32 bits.
-    pub fn metadata(&mut self, values: &MetadataSegment<'_>) -> Result<()> {
-        let size = values.dtype.size();
+    pub fn metadata(&mut self, values: &MetadataSegment) -> Result<()> {
+        let MetadataSegment { shape, numbers, .. } = values;
+        let (count, size) = (values.count(), values.dtype.size());
         let mut head =
             Head { out: values.out, from_size: size as u8, to_size: size as u8, ..Head::default() };
-        let count;
-        if let Some((num_samples, each)) = values.chosen {
-            let numbers = values.bytes.chunks_exact(8).map(bytemuck::pod_read_unaligned::<i64>);
-            let numbers = numbers.chain(std::iter::repeat_n(0, each)).collect();
-            head.data = self.table.chosen(num_samples, DeviceColumn::new(numbers, each, true))?;
-            count = num_samples * each;
+        head.data = if values.is_selected {
+            let each = shape[1..].iter().product::<i64>() as usize;
+            let numbers = numbers.iter().copied().chain(std::iter::repeat_n(0, each)).collect();
+            self.table.chosen(shape[0] as usize, DeviceColumn::new(numbers, each, true))?
+        } else if values.field.is_none() {
+            self.table.push_words(std::iter::repeat_n(0, count.div_ceil(8)))?
         } else {
-            let wide = || values.bytes.chunks_exact(8).map(bytemuck::pod_read_unaligned::<i64>);
-            let words = values.bytes.chunks_exact(4).map(bytemuck::pod_read_unaligned::<u32>);
-            let numbers: Option<Vec<u32>> = match values.dtype {
-                DType::I64 => wide().map(|number| u32::try_from(number).ok()).collect(),
-                DType::I32 => Some(words.collect()),
-                _ => None,
-            };
-            head.data = match numbers {
-                Some(numbers) => {
+            let short = numbers.iter().map(|&number| u32::try_from(number).ok());
+            match short.collect::<Option<Vec<u32>>>() {
+                Some(short) => {
                     let narrow_below = self.policy.narrow_below;
-                    let (position, is_narrow) = self.table.lengths(&numbers, narrow_below)?;
+                    let (position, is_narrow) = self.table.lengths(&short, narrow_below)?;
                     head.from_size = if is_narrow { 2 } else { 4 };
                     position
                 }
-                None => self.table.push_bytes(values.bytes)?,
-            };
-            count = values.bytes.len() / size;
-        }
+                None => self.table.push_words(numbers.iter().map(|&number| number as u64))?,
+            }
+        };
         let (count, piece) = (count as u64, MOVE_BYTES / size as u64);
         let work = Metadata { count, piece: piece as u32, ..Metadata::default() };
         self.enter(head, Work::Metadata(work), count.div_ceil(piece))

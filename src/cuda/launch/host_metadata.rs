@@ -1,56 +1,51 @@
 //! Lengths and offsets of batches on a device: the host knows them before anything runs.
 
-use bytemuck::cast_slice;
-
 use crate::plan::{Plan, Role};
 use crate::tensor::{DType, Dims, Result};
 
-/// Numbers known on the host that a batch has on the device: lengths, offsets.
+/// Numbers known on the host that a launch writes: lengths, offsets, or the zeros of an arena's gap.
 #[derive(Debug)]
-pub(crate) struct MetadataSegment<'v> {
-    pub out: u64,
-    pub dtype: DType,
-    pub bytes: &'v [u8],
-    /// If a device selects the samples: the number of samples, and of numbers for each. `bytes` then has the numbers of
-    /// one sample for each `TensorMeta`.
-    pub chosen: Option<(usize, usize)>,
-}
-
-/// The lengths or the offsets of a leaf.
-pub(crate) struct HostMetadata {
-    pub leaf: usize,
-    pub role: Role,
+pub(crate) struct MetadataSegment {
+    /// The leaf and the role; `None` for a gap.
+    pub field: Option<(usize, Role)>,
     pub dtype: DType,
     pub shape: Dims,
-    pub bytes: Vec<u8>,
-    /// A number for each `TensorMeta`, from which the device takes those of the samples that it chooses.
+    /// If a device selects the samples, the numbers of one sample for each `TensorMeta`. A gap has none.
+    pub numbers: Vec<i64>,
     pub is_selected: bool,
+    /// The address that a launch writes to. [`host_metadata`] gives 0, or the offset of a gap in its arena.
+    pub out: u64,
 }
 
-impl HostMetadata {
-    /// See [`MetadataSegment::chosen`].
-    pub fn chosen(&self) -> Option<(usize, usize)> {
-        let count: i64 = self.shape[1..].iter().product();
-        self.is_selected.then_some((self.shape[0] as usize, count as usize))
+impl MetadataSegment {
+    /// How many numbers are written.
+    pub fn count(&self) -> usize {
+        self.shape.iter().product::<i64>() as usize
     }
 }
 
-/// The numbers of all leaves whose batch is on a device, leaf by leaf, lengths before offsets. It
-/// does not fail.
-pub(crate) fn host_metadata(plan: &Plan<'_>) -> Result<Vec<HostMetadata>> {
+/// The numbers of all leaves whose batch is on a device, leaf by leaf, lengths before offsets; then the gaps of an arena on a
+/// device. It does not fail.
+pub(crate) fn host_metadata(plan: &Plan<'_>) -> Result<Vec<MetadataSegment>> {
     let mut all = Vec::new();
     let batch_shapes = plan.batch_shapes().iter().enumerate();
     for (leaf, batch_shape) in batch_shapes.filter(|(_, batch_shape)| batch_shape.device.is_cuda())
     {
         batch_shape.for_each_metadata(|role, dtype, shape, numbers| {
-            let (shape, is_selected) = (shape.into(), batch_shape.is_selected);
-            let bytes = match dtype {
-                DType::I32 => numbers.iter().flat_map(|&n| (n as i32).to_ne_bytes()).collect(),
-                _ => cast_slice(numbers).to_vec(),
-            };
-            all.push(HostMetadata { leaf, role, dtype, shape, bytes, is_selected });
+            let (field, shape, numbers) = (Some((leaf, role)), shape.into(), numbers.to_vec());
+            let is_selected = batch_shape.is_selected;
+            all.push(MetadataSegment { field, dtype, shape, numbers, is_selected, out: 0 });
             Ok(())
         })?;
     }
+    let arena = plan.arena.iter().filter(|arena| arena.device.is_cuda());
+    all.extend(arena.flat_map(|arena| arena.gaps()).map(|(out, count)| MetadataSegment {
+        field: None,
+        dtype: DType::U8,
+        shape: Dims::from_slice(&[count as i64]),
+        numbers: Vec::new(),
+        is_selected: false,
+        out,
+    }));
     Ok(all)
 }

@@ -46,11 +46,11 @@ impl Table {
     /// items, whose sizes are in the policy.
     pub fn new(
         segments: &[OutputSegment<'_>],
-        values: &[MetadataSegment<'_>],
+        values: &[MetadataSegment],
         num_sms: u32,
         policy: &Policy,
     ) -> Result<Table> {
-        let values = || values.iter().filter(|values| !values.bytes.is_empty());
+        let values = || values.iter().filter(|values| values.count() > 0);
         let segments = segments.iter().map(|segment| SegmentFamily::new(segment, policy));
         let segments: SmallVec<[SegmentFamily<'_>; 1]> = segments.collect();
         let has_quantised = segments.iter().any(SegmentFamily::is_quantised);

@@ -10,8 +10,9 @@ use crate::cuda::launch::family::Family;
 use crate::cuda::launch::host_metadata::host_metadata;
 use crate::cuda::launch::kernel_abi;
 use crate::cuda::launch::output_desc::{flags, varies, Head, Metadata, Nest, Work};
+use crate::plan::Role;
 use crate::samples::{SampleList, SampleView};
-use crate::tensor::{DType, Device, Layout};
+use crate::tensor::{DType, Device, Dims, Layout};
 
 const HERE: Device = Device::Cuda(0);
 /// The address of an output, a multiple of 16.
@@ -41,11 +42,18 @@ fn policy() -> Policy {
     Policy::from_env().unwrap()
 }
 
+/// Numbers that a launch writes to this address.
+fn numbers(out: u64, dtype: DType, numbers: &[i64]) -> MetadataSegment {
+    let (shape, numbers) = (Dims::from_slice(&[numbers.len() as i64]), numbers.to_vec());
+    let field = Some((0, Role::Lengths));
+    MetadataSegment { field, dtype, shape, numbers, is_selected: false, out }
+}
+
 /// The table of a plan whose outputs are written to these places.
 fn table_of(
     plan: &Plan<'_>,
     places: &[Option<u64>],
-    values: &[MetadataSegment<'_>],
+    values: &[MetadataSegment],
     num_sms: u32,
     policy: &Policy,
 ) -> Result<Table> {
@@ -232,12 +240,7 @@ fn lengths_are_columns_and_written_once() {
     let collate =
         Collate::pad(Pad::new().size(2048).mask(Mask::Real)).cast(DType::I64).device(HERE);
     let plan = Plan::new(&list, &collate).unwrap();
-    let values = [MetadataSegment {
-        out: 0x40,
-        dtype: DType::I64,
-        bytes: cast_slice(&lengths),
-        chosen: None,
-    }];
+    let values = [numbers(0x40, DType::I64, &lengths)];
     let table = table_of(&plan, &[Some(OUT), Some(2 * OUT)], &values, 132, &policy()).unwrap();
     let ([data, mask], numbers) = ([0, 1].map(|index| table.nest(index)), table.head(2));
     let families = [Family::ContiguousCast, Family::ContiguousCast, Family::Metadata];
@@ -268,11 +271,9 @@ fn columns_are_narrow_if_all_of_their_numbers_fit() {
     ] {
         let lengths = [1, longest, 300, 0];
         let list = rows(DType::U8, &lengths);
-        let numbers =
-            |bytes| [MetadataSegment { out: 0x40, dtype: DType::I64, bytes, chosen: None }];
         for side in [Side::Right, Side::Left] {
             let plan = Plan::new(&list, &pad(side)).unwrap();
-            let numbers = numbers(cast_slice(&lengths));
+            let numbers = [numbers(0x40, DType::I64, &lengths)];
             let table = table_of(&plan, &[Some(OUT)], &numbers, 132, &policy).unwrap();
             let (data, values) = (table.nest(0), table.head(1));
             let read = |position, is_narrow| match is_narrow {
@@ -313,15 +314,8 @@ fn tables_of_lengths_fill_the_parameters() {
             let lengths: Vec<i64> = (0..count as i64).map(|i| 30 + i % 32).collect();
             let list = rows(DType::I32, &lengths);
             let plan = Plan::new(&list, &collate).unwrap();
-            let known = host_metadata(&plan).unwrap();
-            let values = known.iter().map(|known| MetadataSegment {
-                out: 0x40,
-                dtype: known.dtype,
-                bytes: &known.bytes,
-                chosen: None,
-            });
+            let values = host_metadata(&plan).unwrap();
             let places = vec![Some(OUT); plan.outputs().len()];
-            let values: Vec<_> = values.collect();
             let table = table_of(&plan, &places, &values, 132, &policy()).unwrap();
             assert_eq!(table.is_inline(&policy()), table.bytes() <= kernel_abi::LARGE_BYTES as u64);
             table.bytes() as usize
@@ -366,12 +360,7 @@ fn ragged_samples_are_found_by_hints() {
             all.push(all[all.len() - 1] + length);
             all
         });
-        let values = [MetadataSegment {
-            out: 0x40,
-            dtype: DType::I64,
-            bytes: cast_slice(&offsets),
-            chosen: None,
-        }];
+        let values = [numbers(0x40, DType::I64, &offsets)];
         let table = table_of(&plan, &[Some(out)], &values, 132, &policy()).unwrap();
         assert!(table.bytes() < 12_000, "{} bytes", table.bytes());
         let nest = table.nest(0);
@@ -460,14 +449,13 @@ fn fields_without_elements_are_left_out() {
 #[test]
 fn fields_go_with_the_parameters_wherever_the_table_is() {
     let (pool, policy) = (ArgumentPool::default(), policy());
-    let bytes = [7; 4096];
+    let sevens = [0x0707_0707_0707_0707; 512];
     // Descriptors as many as small and as large parameters have room for, and one more.
     for (num_descs, is_large, has_any) in
         [(18, false, false), (19, true, false), (146, true, false), (147, true, true)]
     {
-        let value =
-            |at| MetadataSegment { out: 16 * at, dtype: DType::I64, bytes: &bytes, chosen: None };
-        let values: Vec<MetadataSegment<'_>> = (0..num_descs).map(value).collect();
+        let value = |at| numbers(16 * at, DType::I64, &sevens);
+        let values: Vec<MetadataSegment> = (0..num_descs).map(value).collect();
         let table = Table::new(&[], &values, 1, &policy).unwrap();
         let arguments = table.arguments(Some(0x77), &pool, &policy);
         let said = (arguments.is_large, table.kernels() == [TableKernel::Any]);
@@ -484,15 +472,11 @@ fn fields_go_with_the_parameters_wherever_the_table_is() {
 fn values_stand_in_the_table_itself() {
     let list = samples(DType::U8, &[&[5], &[6]], 1);
     let plan = Plan::new(&list, &Collate::ragged(Ragged::new()).device(HERE)).unwrap();
-    let bytes: Vec<u8> = (0..20).collect();
-    let values = [
-        MetadataSegment { out: 0x40, dtype: DType::I32, bytes: &bytes, chosen: None },
-        MetadataSegment { out: 0x80, dtype: DType::I64, bytes: &[], chosen: None },
-    ];
+    let values = [numbers(0x40, DType::I32, &[70_000, 1, 2, 3, 4]), numbers(0x80, DType::I64, &[])];
     let table = table_of(&plan, &[Some(OUT)], &values, 1, &policy()).unwrap();
     assert_eq!(table.header.last_desc, 1);
     assert_eq!((table.head(1).out, table.metadata(1).count), (0x40, 5));
-    assert_eq!(table.values_at::<u8>(table.head(1).data.into(), 20), bytes);
+    assert_eq!(table.values_at::<u32>(table.head(1).data.into(), 5), [70_000, 1, 2, 3, 4]);
 }
 
 #[test]

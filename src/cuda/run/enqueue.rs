@@ -9,7 +9,6 @@ use smallvec::{smallvec, SmallVec};
 use super::capture::refused_in_capture;
 use super::download;
 use super::executor::{Executor, LaunchStream};
-use super::outputs::MetadataToWrite;
 use super::run::{Run, RunResult};
 use super::select::{self, SelectedTable};
 use super::upload;
@@ -64,9 +63,9 @@ impl Executor {
 
 /// The addresses that a run writes to, first one of each output, then those of metadata. It is 0
 /// for an output that the launch does not write, or whose samples have places of their own.
-fn addresses_of(outputs: &LaunchOutputs<'_>, metadata: &[MetadataToWrite]) -> SmallVec<[u64; 4]> {
+fn addresses_of(outputs: &LaunchOutputs<'_>, metadata: &[MetadataSegment]) -> SmallVec<[u64; 4]> {
     let addresses = outputs.addresses.iter().map(|place| place.unwrap_or(0));
-    addresses.chain(metadata.iter().map(|number| number.address)).collect()
+    addresses.chain(metadata.iter().map(|segment| segment.out)).collect()
 }
 
 /// The memory that a run reads and writes.
@@ -109,10 +108,10 @@ impl Run<'_> {
             .transpose()?;
         let in_arena = self.result.arena.as_ref().map(|memory| plan.placements(Some(memory)));
         let placements = in_arena.as_deref().unwrap_or(placements);
-        let known = host_metadata(plan)?;
-        self.share_outputs(plan, placements, device_outputs, options, &known)?;
+        let mut metadata = host_metadata(plan)?;
+        self.share_outputs(plan, placements, device_outputs, options, &metadata)?;
         let mut memory = self.memory(plan, placements, device_outputs, options, host.memory)?;
-        let metadata = self.metadata(plan, options, known)?;
+        self.metadata(plan, options, &mut metadata)?;
         // The waits are behind the allocations: memory just given may be in use by work that is enqueued already.
         let read = self.readable(plan, options);
         self.order_behind_producers(plan, &read)?;
@@ -308,7 +307,7 @@ impl Run<'_> {
         &mut self,
         plan: &Plan<'_>,
         outputs: &LaunchOutputs<'_>,
-        metadata: &[MetadataToWrite],
+        metadata: &[MetadataSegment],
     ) -> Result<()> {
         let _span = Span::enter(Stage::Launch);
         if let (Some(selection), Some(list)) = (plan.selection(), ListTable::in_plan(plan)) {
@@ -345,14 +344,12 @@ impl Run<'_> {
         &self,
         plan: &Plan<'_>,
         outputs: &LaunchOutputs<'_>,
-        metadata: &[MetadataToWrite],
+        metadata: &[MetadataSegment],
     ) -> Result<(Table, OutputAddresses)> {
-        let values: Vec<MetadataSegment<'_>> =
-            metadata.iter().map(MetadataToWrite::values).collect();
         let segments = segments(plan, outputs.outputs(plan));
         let num_sms = self.current.context().info().num_sms;
-        let table = Table::new(&segments, &values, num_sms, &self.executor.policy)?;
-        let filled = (0..values.len()).filter(|&number| !values[number].bytes.is_empty());
+        let table = Table::new(&segments, metadata, num_sms, &self.executor.policy)?;
+        let filled = (0..metadata.len()).filter(|&number| metadata[number].count() > 0);
         let filled = filled.map(|number| plan.outputs().len() + number);
         Ok((table, OutputAddresses::new(plan, &segments, filled)))
     }
@@ -364,7 +361,7 @@ impl Run<'_> {
         plan: &Plan<'_>,
         (selection, list): (&Selection<SampleList<'_>>, &ListTable),
         outputs: &LaunchOutputs<'_>,
-        metadata: &[MetadataToWrite],
+        metadata: &[MetadataSegment],
     ) -> Result<()> {
         let (executor, policy) = (self.executor, &self.executor.policy);
         let addresses = addresses_of(outputs, metadata);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::capture::refused_in_capture;
 use super::run::Run;
-use crate::cuda::launch::host_metadata::{HostMetadata, MetadataSegment};
+use crate::cuda::launch::host_metadata::MetadataSegment;
 use crate::host::MemoryPool;
 use crate::plan::{is_shared, OutputPlan, Plan, SHARED_ALIGN};
 use crate::run_options::RunOptions;
@@ -21,7 +21,7 @@ impl Run<'_> {
         placements: &[Option<*mut u8>],
         device_outputs: &[usize],
         options: &RunOptions,
-        known: &[HostMetadata],
+        known: &[MetadataSegment],
     ) -> Result<()> {
         if options.memory.is_some() || plan.arena.is_some() {
             return Ok(());
@@ -114,56 +114,29 @@ impl Run<'_> {
     }
 
     /// Allocates memory for lengths and offsets of batches on the device, or takes an arena's, and adds their tensors to the
-    /// result. Returns what the launch has to write: them, and the zeros of an arena's gaps.
+    /// result. The segments, those of an arena's gaps too, get their addresses.
     pub fn metadata(
         &mut self,
         plan: &Plan<'_>,
         options: &RunOptions,
-        known: Vec<HostMetadata>,
-    ) -> Result<Vec<MetadataToWrite>> {
-        let mut all = Vec::new();
-        for known in known {
-            let chosen = known.chosen();
-            let HostMetadata { leaf, role, dtype, shape, bytes, .. } = known;
+        known: &mut [MetadataSegment],
+    ) -> Result<()> {
+        for segment in known {
             let arena = plan.arena.as_ref().zip(self.result.arena.as_ref());
+            let Some((leaf, role)) = segment.field else {
+                segment.out += arena.map_or(0, |(_, memory)| memory.data_ptr().addr() as u64);
+                continue;
+            };
             let tensor = match arena.and_then(|(arena, memory)| arena.tensor(memory, leaf, role)) {
                 Some(tensor) => tensor?,
-                None => self.output(options, dtype, Layout::compact(dtype, &shape)?)?,
+                None => {
+                    let layout = Layout::compact(segment.dtype, &segment.shape)?;
+                    self.output(options, segment.dtype, layout)?
+                }
             };
-            let address = tensor.data_ptr().addr() as u64;
-            all.push(MetadataToWrite { address, dtype, bytes, chosen });
+            segment.out = tensor.data_ptr().addr() as u64;
             self.result.metadata.push((leaf, role, tensor));
         }
-        if let (Some(arena), Some(memory)) = (&plan.arena, &self.result.arena) {
-            let base = memory.data_ptr().addr() as u64;
-            all.extend(arena.gaps().map(|(begin, count)| MetadataToWrite {
-                address: base + begin,
-                dtype: DType::U8,
-                bytes: vec![0; count],
-                chosen: None,
-            }));
-        }
-        Ok(all)
-    }
-}
-
-/// Lengths, offsets or zeros that the launch writes.
-pub(crate) struct MetadataToWrite {
-    pub address: u64,
-    dtype: DType,
-    bytes: Vec<u8>,
-    /// See [`MetadataSegment::chosen`].
-    chosen: Option<(usize, usize)>,
-}
-
-impl MetadataToWrite {
-    /// The metadata as a part of the launch table.
-    pub fn values(&self) -> MetadataSegment<'_> {
-        MetadataSegment {
-            out: self.address,
-            dtype: self.dtype,
-            bytes: &self.bytes,
-            chosen: self.chosen,
-        }
+        Ok(())
     }
 }

@@ -4,14 +4,14 @@
 
 use super::devices::ordinal_of;
 use crate::cuda::driver;
-use crate::cuda::launch::host_metadata::{host_metadata, HostMetadata, MetadataSegment};
+use crate::cuda::launch::host_metadata::{host_metadata, MetadataSegment};
 use crate::cuda::launch::launch_outputs::LaunchOutputs;
 use crate::cuda::launch::output_desc::{flags, Op, OutputDesc};
 use crate::cuda::launch::policy::Policy;
 use crate::cuda::launch::segment::OutputSegment;
 use crate::cuda::launch::table::{segments, Table};
 use crate::plan::{Launch, Plan, SegmentReport, Upload};
-use crate::tensor::{DType, Result};
+use crate::tensor::Result;
 
 /// Placeholder address for outputs that are not allocated yet.
 const ASSUMED: u64 = 1 << 40;
@@ -37,17 +37,10 @@ pub(crate) fn launch_of(
     let segments = segments(plan, outputs.outputs(plan));
 
     let mut metadata = host_metadata(plan)?;
-    metadata.retain(|metadata| !is_view(metadata.leaf) && !metadata.bytes.is_empty());
-    let gaps = gaps_of(plan);
-    let known =
-        metadata.iter().map(|metadata| (metadata.dtype, &metadata.bytes[..], metadata.chosen()));
-    let zeros = gaps.iter().map(|zeros| (DType::U8, &zeros[..], None));
-    let values: Vec<MetadataSegment<'_>> = known
-        .chain(zeros)
-        .map(|(dtype, bytes, chosen)| MetadataSegment { out: ASSUMED, dtype, bytes, chosen })
-        .collect();
+    metadata
+        .retain(|known| known.count() > 0 && known.field.is_none_or(|(leaf, _)| !is_view(leaf)));
 
-    let table = Table::new(&segments, &values, num_sms, &policy)?;
+    let table = Table::new(&segments, &metadata, num_sms, &policy)?;
     if table.num_items() == 0 {
         return Ok(None);
     }
@@ -60,22 +53,19 @@ pub(crate) fn launch_of(
     }))
 }
 
-/// The zeros of each gap of an arena on a device: between its tensors, and behind the last one.
-fn gaps_of(plan: &Plan<'_>) -> Vec<Vec<u8>> {
-    let arena = plan.arena.iter().filter(|arena| arena.device.is_cuda());
-    arena.flat_map(|arena| arena.gaps().map(|(_, count)| vec![0; count])).collect()
-}
-
 /// Describes each descriptor of a table: parts of outputs, numbers, then gaps, which count as one.
 fn described(
     table: &Table,
     segments: &[OutputSegment<'_>],
-    metadata: &[HostMetadata],
+    metadata: &[MetadataSegment],
 ) -> Vec<SegmentReport> {
     let labels =
         segments.iter().map(|segment| (Some(segment.output.leaf), segment.output.role.name()));
-    let known = metadata.iter().map(|metadata| (Some(metadata.leaf), metadata.role.name()));
-    let labels = labels.chain(known).chain(std::iter::repeat((None, "gap")));
+    let known = metadata.iter().map(|known| match known.field {
+        Some((leaf, role)) => (Some(leaf), role.name()),
+        None => (None, "gap"),
+    });
+    let labels = labels.chain(known);
     let ends = table.descs().skip(1).map(|desc| desc.head.first_item).chain([table.num_items()]);
     let segments = labels.zip(table.descs().zip(ends));
     let segments = segments.map(|((leaf, output), (desc, end))| SegmentReport {
