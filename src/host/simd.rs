@@ -2,12 +2,11 @@
 //!
 //! The problem: 15 dtypes on either side are far more pairs than loops can be written by hand, and a binary runs on processors of
 //! many kinds. So there is one body for each operation, generic over the types and the instruction set, in a form that the
-//! compiler vectorises. `target_feature` is not for trait methods: each body is inlined into free functions that have it, and
-//! [`Isa`] names these.
+//! compiler vectorises. Each body is inlined into the methods of [`Isa`], which have the `target_feature`s of the set.
 //!
 //! ```text
 //! with_isa! (isa.rs)           the best of Plain, Avx2, Avx512 that the processor runs and that gains for this pair
-//!     Isa::cast                avx2::cast::<S, D>, with target_feature
+//!     Isa::cast                Avx2::cast::<S, D>, with target_feature
 //!         cast_body::<I, S, D>
 //!             bfloat16 to float8                from_bf16
 //!             float8 to 16-bit floats           tables of 128 bytes with VBMI, else to_half in 16-bit lanes
@@ -468,140 +467,81 @@ unsafe fn split_body<I: Isa, T: Copy, const C: usize>(
     }
 }
 
-/// Writes one compilation: free functions, for `target_feature` is not for trait methods, and the
-/// trait that names them.
+/// Writes one compilation: an [`Isa`] whose methods have its `target_feature`s and the bodies.
 macro_rules! compile {
-    ($isa:ident $module:ident $avx2:literal $avx512:literal $(#[$feature:meta])*) => {
+    ($isa:ident $avx2:literal $avx512:literal $(#[$feature:meta])*) => {
         pub(super) struct $isa;
-
-        mod $module {
-            use super::*;
-
-            /// # Safety
-            /// The processor runs this compilation; `n` elements at `s` and room for as many at `d`, contiguous, at
-            /// any address and disjoint.
-            $(#[$feature])*
-            #[inline(never)]
-            pub(super) unsafe fn cast<S: Elem, D: Elem>(s: *const u8, d: *mut u8, n: usize) {
-                // SAFETY: the caller's promises.
-                unsafe { cast_body::<$isa, S, D>(s, d, n) }
-            }
-            /// # Safety
-            /// The processor runs this compilation; `n` elements at `s` and room for as many floats at `d`,
-            /// contiguous, at any address and disjoint.
-            $(#[$feature])*
-            #[inline(never)]
-            pub(super) unsafe fn odd<S: Elem>(s: *const u8, d: *mut u8, n: usize) {
-                // SAFETY: the caller's promises.
-                unsafe { odd_body::<$isa, S>(s, d, n) }
-            }
-            /// # Safety
-            /// The processor runs this compilation; at most `BLOCK` elements at `x` and room for as many at `dst`,
-            /// contiguous, at any address and disjoint; coefficients for the whole period of `pairs`.
-            $(#[$feature])*
-            #[inline(never)]
-            pub(super) unsafe fn fma<T: Real, D: Elem>(x: *const u8, dst: *mut u8, n: usize, pairs: Pairs<T>) {
-                // SAFETY: the caller's promises.
-                unsafe { fma_body::<$isa, T, D>(x, dst, n, pairs) }
-            }
-            /// # Safety
-            /// The processor runs this compilation; `n` pixels at `s`, and room for `n` elements in each of the rows at
-            /// `d`, at any address and disjoint.
-            $(#[$feature])*
-            #[inline(never)]
-            pub(super) unsafe fn split<T: Copy, const C: usize>(
-                s: *const u8, d: *mut u8, plane: isize, n: usize,
-            ) {
-                // SAFETY: the caller's promises.
-                unsafe { split_body::<$isa, T, C>(s, d, plane, n) }
-            }
-            /// # Safety
-            /// The processor runs this compilation; `n` elements at `s`, contiguous, at any address.
-            $(#[$feature])*
-            #[inline(never)]
-            pub(super) unsafe fn amax<B: Magnitude>(s: *const u8, n: usize, last: B) -> B {
-                // SAFETY: the caller's promises.
-                unsafe { amax_body::<B>(s, n, last) }
-            }
-            /// # Safety
-            /// The processor runs this compilation; `n` elements at `s` and room for as many at `d`, contiguous, at
-            /// any address and disjoint.
-            $(#[$feature])*
-            #[inline(never)]
-            pub(super) unsafe fn quantise<S: Float, D: Quantised>(
-                s: *const u8, d: *mut u8, n: usize, scale: f32,
-            ) {
-                // SAFETY: the caller's promises.
-                unsafe { quantise_body::<S, D>(s, d, n, scale) }
-            }
-            /// # Safety
-            /// As of `quantise`; room for the scales of all blocks.
-            $(#[$feature])*
-            #[inline(never)]
-            pub(super) unsafe fn quantise_run<S: Float, D: Quantised>(
-                s: *const u8, d: *mut u8, n: usize, run: &BlockRun<'_>,
-            ) {
-                // SAFETY: the caller's promises.
-                unsafe { quantise_run_body::<S, D>(s, d, n, run) }
-            }
-        }
 
         impl Isa for $isa {
             const AVX2: bool = $avx2;
             const AVX512: bool = $avx512;
 
+            $(#[$feature])*
+            #[inline(never)]
             unsafe fn cast<S: Elem, D: Elem>(src: *const u8, dst: *mut u8, n: usize) {
                 debug_assert!(is_run::<$isa>());
                 debug_assert!(are_apart(src, n * size_of::<S>(), dst, n * size_of::<D>()));
                 // SAFETY: the caller's promises.
-                unsafe { $module::cast::<S, D>(src, dst, n) }
+                unsafe { cast_body::<$isa, S, D>(src, dst, n) }
             }
+            $(#[$feature])*
+            #[inline(never)]
             unsafe fn odd<S: Elem>(src: *const u8, dst: *mut u8, n: usize) {
                 debug_assert!(is_run::<$isa>());
                 debug_assert!(are_apart(src, n * size_of::<S>(), dst, n * size_of::<f32>()));
                 // SAFETY: the caller's promises.
-                unsafe { $module::odd::<S>(src, dst, n) }
+                unsafe { odd_body::<$isa, S>(src, dst, n) }
             }
+            $(#[$feature])*
+            #[inline(never)]
             unsafe fn fma<T: Real, D: Elem>(x: *const u8, dst: *mut u8, n: usize, pairs: Pairs<T>) {
                 debug_assert!(is_run::<$isa>());
                 debug_assert!(are_apart(x, n * size_of::<T>(), dst, n * size_of::<D>()));
                 // SAFETY: the caller's promises.
-                unsafe { $module::fma::<T, D>(x, dst, n, pairs) }
+                unsafe { fma_body::<$isa, T, D>(x, dst, n, pairs) }
             }
+            $(#[$feature])*
+            #[inline(never)]
             unsafe fn split<T: Copy, const C: usize>(
                 src: *const u8, dst: *mut u8, plane: isize, n: usize,
             ) {
                 debug_assert!(is_run::<$isa>());
                 // SAFETY: the caller's promises.
-                unsafe { $module::split::<T, C>(src, dst, plane, n) }
+                unsafe { split_body::<$isa, T, C>(src, dst, plane, n) }
             }
+            $(#[$feature])*
+            #[inline(never)]
             unsafe fn amax<B: Magnitude>(src: *const u8, n: usize, last: B) -> B {
                 debug_assert!(is_run::<$isa>());
                 // SAFETY: the caller's promises.
-                unsafe { $module::amax::<B>(src, n, last) }
+                unsafe { amax_body::<B>(src, n, last) }
             }
+            $(#[$feature])*
+            #[inline(never)]
             unsafe fn quantise<S: Float, D: Quantised>(
                 src: *const u8, dst: *mut u8, n: usize, scale: f32,
             ) {
                 debug_assert!(is_run::<$isa>());
                 debug_assert!(are_apart(src, n * size_of::<S>(), dst, n * size_of::<D>()));
                 // SAFETY: the caller's promises.
-                unsafe { $module::quantise::<S, D>(src, dst, n, scale) }
+                unsafe { quantise_body::<S, D>(src, dst, n, scale) }
             }
+            $(#[$feature])*
+            #[inline(never)]
             unsafe fn quantise_run<S: Float, D: Quantised>(
                 src: *const u8, dst: *mut u8, n: usize, run: &BlockRun<'_>,
             ) {
                 debug_assert!(is_run::<$isa>());
                 debug_assert!(are_apart(src, n * size_of::<S>(), dst, n * size_of::<D>()));
                 // SAFETY: the caller's promises.
-                unsafe { $module::quantise_run::<S, D>(src, dst, n, run) }
+                unsafe { quantise_run_body::<S, D>(src, dst, n, run) }
             }
         }
     };
 }
 
-compile!(Plain plain false false);
+compile!(Plain false false);
 #[cfg(target_arch = "x86_64")]
-compile!(Avx2 avx2 true false #[target_feature(enable = "avx2,fma,f16c")]);
+compile!(Avx2 true false #[target_feature(enable = "avx2,fma,f16c")]);
 #[cfg(avx512)]
-compile!(Avx512 avx512 true true #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]);
+compile!(Avx512 true true #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]);
