@@ -220,19 +220,18 @@ struct Pair<T> {
     is_swapped: bool,
 }
 
-/// A table for each compilation, pair and computing type.
-struct PairTable<I, S, D, T>(std::marker::PhantomData<(I, S, D, T)>);
+/// A table for each compilation, pair, computing type and byte order of the source.
+struct PairTable<I, S, D, T, const SWAPPED: bool>(std::marker::PhantomData<(I, S, D, T)>);
 
-impl<I: Isa, S: Elem, D: Elem, T: Real> PairTable<I, S, D, T> {
+impl<I: Isa, S: Elem, D: Elem, T: Real, const SWAPPED: bool> PairTable<I, S, D, T, SWAPPED> {
     const PAIR: Pair<T> = Pair {
         src: size_of::<S>(),
         dst: size_of::<D>(),
         cast: I::cast::<S, D>,
         load: if S::DTYPE as u8 == T::DTYPE as u8 { None } else { Some(I::cast::<S, T>) },
         fma: I::fma::<T, D>,
-        is_swapped: false,
+        is_swapped: SWAPPED,
     };
-    const SWAPPED: Pair<T> = Pair { is_swapped: true, ..Self::PAIR };
 }
 
 /// A row as [`RowFn`] takes it.
@@ -396,18 +395,10 @@ unsafe fn affine<I: Isa, S: Elem, D: Elem, const SWAPPED: bool>(
     // SAFETY: the tables are those of the types; the rest is the caller's promise.
     unsafe {
         if S::DTYPE == DType::F64 || D::DTYPE == DType::F64 {
-            let pair = if SWAPPED {
-                &PairTable::<I, S, D, f64>::SWAPPED
-            } else {
-                &PairTable::<I, S, D, f64>::PAIR
-            };
+            let pair = &PairTable::<I, S, D, f64, SWAPPED>::PAIR;
             affine_blocks(pair, row, affine, channel, periodic);
         } else {
-            let pair = if SWAPPED {
-                &PairTable::<I, S, D, f32>::SWAPPED
-            } else {
-                &PairTable::<I, S, D, f32>::PAIR
-            };
+            let pair = &PairTable::<I, S, D, f32, SWAPPED>::PAIR;
             affine_blocks(pair, row, affine, channel, periodic);
         }
     }

@@ -87,9 +87,9 @@ pub(super) unsafe fn planar<I: Isa, S: Elem, D: Elem>(
         if S::DTYPE == D::DTYPE && affine.is_none() {
             split(src, dst, plane, len, channels, None);
         } else if S::DTYPE == DType::F64 || D::DTYPE == DType::F64 {
-            planar_blocks(&PairTable::<I, S, D, f64>::PAIR, split, pixels, affine);
+            planar_blocks(&PairTable::<I, S, D, f64, false>::PAIR, split, pixels, affine);
         } else {
-            planar_blocks(&PairTable::<I, S, D, f32>::PAIR, split, pixels, affine);
+            planar_blocks(&PairTable::<I, S, D, f32, false>::PAIR, split, pixels, affine);
         }
     }
 }
