@@ -17,7 +17,7 @@ use super::raw;
 use super::started::{forked, quietly};
 use crate::observe::{Span, Stage};
 use crate::tensor;
-use crate::tensor::{DriverError, Error, Result};
+use crate::tensor::{DeviceInfo, DriverError, Error, Result};
 
 /// CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, which cust does not know.
 const MEMORY_POOLS_SUPPORTED: c_uint = 115;
@@ -39,56 +39,28 @@ fn device_at(ordinal: u32) -> DriverResult<Device> {
 }
 
 /// The driver's description of a device. Call [`init`] before; an ordinal that does not exist is a driver error.
-pub(crate) fn describe(ordinal: u32) -> Result<tensor::DeviceInfo> {
-    let info = DeviceFacts::new(device_at(ordinal)?)?;
-    Ok(tensor::DeviceInfo {
+pub(crate) fn describe(ordinal: u32) -> Result<DeviceInfo> {
+    Ok(info_of(device_at(ordinal)?, ordinal)?)
+}
+
+/// The driver's description of the device of this ordinal.
+fn info_of(device: Device, ordinal: u32) -> DriverResult<DeviceInfo> {
+    let attribute = |attribute| {
+        let value = device.get_attribute(attribute);
+        let value = value.map_err(|e| DriverError::from_cust("cuDeviceGetAttribute", e))?;
+        Ok::<_, DriverError>(value.unsigned_abs())
+    };
+    let total = device.total_memory();
+    Ok(DeviceInfo {
         device: tensor::Device::Cuda(ordinal),
-        name: info.name,
-        compute_capability: info.capability,
-        num_multiprocessors: info.num_sms,
-        total_bytes: info.total_bytes,
+        name: device.name().map_err(|e| DriverError::from_cust("cuDeviceGetName", e))?,
+        compute_capability: (
+            attribute(DeviceAttribute::ComputeCapabilityMajor)?,
+            attribute(DeviceAttribute::ComputeCapabilityMinor)?,
+        ),
+        num_multiprocessors: attribute(DeviceAttribute::MultiprocessorCount)?,
+        total_bytes: total.map_err(|e| DriverError::from_cust("cuDeviceTotalMem_v2", e))? as u64,
     })
-}
-
-/// Properties of a device that the engine needs.
-#[derive(Clone, Debug)]
-pub(crate) struct DeviceFacts {
-    pub(crate) name: String,
-    /// Major and minor: (9, 0).
-    pub(crate) capability: (u32, u32),
-    pub(crate) num_sms: u32,
-    pub(crate) total_bytes: u64,
-    /// Stream-ordered allocation.
-    pub(crate) has_pools: bool,
-}
-
-impl DeviceFacts {
-    /// Asks the driver for the facts of a device; `has_pools` is false if the driver does not know of pools.
-    fn new(device: Device) -> DriverResult<DeviceFacts> {
-        let attribute = |attribute| {
-            let value = device.get_attribute(attribute);
-            let value = value.map_err(|e| DriverError::from_cust("cuDeviceGetAttribute", e))?;
-            Ok::<_, DriverError>(value.unsigned_abs())
-        };
-        let mut has_pools: c_int = 0;
-        // SAFETY: a live integer and a device that cust has from the driver.
-        let code = unsafe {
-            raw::cuDeviceGetAttribute(&raw mut has_pools, MEMORY_POOLS_SUPPORTED, device.as_raw())
-        };
-        let total = device.total_memory();
-        Ok(DeviceFacts {
-            name: device.name().map_err(|e| DriverError::from_cust("cuDeviceGetName", e))?,
-            capability: (
-                attribute(DeviceAttribute::ComputeCapabilityMajor)?,
-                attribute(DeviceAttribute::ComputeCapabilityMinor)?,
-            ),
-            num_sms: attribute(DeviceAttribute::MultiprocessorCount)?,
-            total_bytes: total.map_err(|e| DriverError::from_cust("cuDeviceTotalMem_v2", e))?
-                as u64,
-            // A driver that does not know the question has no pools.
-            has_pools: code.ok().is_ok() && has_pools != 0,
-        })
-    }
 }
 
 /// How the host has waited for a device.
@@ -125,7 +97,7 @@ pub(crate) struct Context {
     inner: ManuallyDrop<cust::context::Context>,
     device: CUdevice,
     ordinal: u32,
-    info: DeviceFacts,
+    info: DeviceInfo,
     waits: Waits,
 }
 
@@ -145,7 +117,7 @@ impl Context {
         }
         let _relaxed = Relaxed::new();
         let device = device_at(ordinal)?;
-        let info = DeviceFacts::new(device)?;
+        let info = info_of(device, ordinal)?;
         let mut before: CUcontext = null_mut();
         // SAFETY: a live pointer to write to.
         unsafe { raw::cuCtxGetCurrent(&raw mut before) }.ok()?;
@@ -163,9 +135,19 @@ impl Context {
         self.ordinal
     }
 
-    /// The facts that the driver gave about the device.
-    pub(crate) fn info(&self) -> &DeviceFacts {
+    /// The driver's description of the device.
+    pub(crate) fn info(&self) -> &DeviceInfo {
         &self.info
+    }
+
+    /// Whether the device has stream-ordered allocation. A driver that does not know the question has none.
+    pub(crate) fn has_pools(&self) -> bool {
+        let mut has_pools: c_int = 0;
+        // SAFETY: a live integer and a device that cust has from the driver.
+        let code = unsafe {
+            raw::cuDeviceGetAttribute(&raw mut has_pools, MEMORY_POOLS_SUPPORTED, self.device)
+        };
+        code.ok().is_ok() && has_pools != 0
     }
 
     /// The handle, to be compared with the context of a stream or a pointer.

@@ -7,10 +7,10 @@ use std::sync::{Mutex, PoisonError};
 use cust::sys::CUfunction;
 
 use super::codes::{NO_BINARY_FOR_GPU, UNSUPPORTED_PTX_VERSION};
-use super::context::{Current, DeviceFacts};
+use super::context::Current;
 use super::error::DriverResult;
 use super::init::driver_version;
-use crate::tensor::{DriverError, Error, Result};
+use crate::tensor::{DeviceInfo, DriverError, Error, Result};
 
 /// The kernels, for every target; or those of the file that `$WINDROW_CUDA_IMAGE` names: for trials, and for programs
 /// that were built without kernels of their own.
@@ -87,8 +87,7 @@ impl Current<'_> {
             }
             Err(error) => {
                 let error = DriverError::from_cust("cuModuleLoadDataEx", error);
-                let context = self.context;
-                Err(explain(error, context.ordinal(), context.info(), version))
+                Err(explain(error, self.context.info(), version))
             }
         }
     }
@@ -118,20 +117,20 @@ fn too_old((major, minor): (u32, u32)) -> Error {
 
 /// The error of a failed load. [`Error::NoDriver`] with the cure if the driver's major version is below the toolkit's, whatever
 /// failed, and for the codes of an image that does not fit; else the driver's error.
-fn explain(error: DriverError, ordinal: u32, info: &DeviceFacts, driver: (u32, u32)) -> Error {
+fn explain(error: DriverError, info: &DeviceInfo, driver: (u32, u32)) -> Error {
     let (major, minor) = driver;
     if major < toolkit_major() {
         return too_old(driver);
     }
     if matches!(error.code, NO_BINARY_FOR_GPU | UNSUPPORTED_PTX_VERSION) {
-        let (capability_major, capability_minor) = info.capability;
+        let (capability_major, capability_minor) = info.compute_capability;
         return Error::no_driver(format!(
-            "no kernels for cuda:{ordinal} ({}, compute capability {capability_major}.{capability_minor}) \
+            "no kernels for {} ({}, compute capability {capability_major}.{capability_minor}) \
              with a driver for CUDA {major}.{minor}: they were compiled with CUDA {TOOLKIT} for \
              {TARGETS}; update the driver, or build windrow with \
              WINDROW_CUDA_ARCHS={capability_major}{capability_minor} and a toolkit no newer than the \
              driver",
-            info.name
+            info.device, info.name
         ));
     }
     error.into()
@@ -165,19 +164,20 @@ impl Kernel {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tensor::Device;
 
     #[test]
     fn an_image_that_does_not_fit_names_versions_and_cure() {
-        let info = DeviceFacts {
+        let info = DeviceInfo {
+            device: Device::Cuda(2),
             name: "a GPU".into(),
-            capability: (7, 5),
-            num_sms: 1,
+            compute_capability: (7, 5),
+            num_multiprocessors: 1,
             total_bytes: 1,
-            has_pools: true,
         };
         let error_of = |code, driver| {
             let error = DriverError::from_code("cuModuleLoadDataEx", code);
-            explain(error, 2, &info, driver)
+            explain(error, &info, driver)
         };
         let Error::NoDriver(text) = error_of(NO_BINARY_FOR_GPU, (11, 4)) else { panic!() };
         let old = format!("supports CUDA 11.4 and the kernels were compiled with CUDA {TOOLKIT}: update the driver to ");

@@ -84,7 +84,7 @@ fn the_callers_context_stays_current() {
         assert_eq!(now(), current.context().raw());
     }
     assert!(now().is_null());
-    assert!(context.info().num_sms > 0 && context.info().total_bytes > 0);
+    assert!(context.info().num_multiprocessors > 0 && context.info().total_bytes > 0);
     assert!(matches!(Context::primary(4096), Err(Error::Argument(_))));
 }
 

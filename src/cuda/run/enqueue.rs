@@ -347,7 +347,7 @@ impl Run<'_> {
         metadata: &[MetadataSegment],
     ) -> Result<(Table, OutputAddresses)> {
         let segments = segments(plan, outputs.outputs(plan));
-        let num_sms = self.current.context().info().num_sms;
+        let num_sms = self.current.context().info().num_multiprocessors;
         let table = Table::new(&segments, metadata, num_sms, &self.executor.policy)?;
         let filled = (0..metadata.len()).filter(|&number| metadata[number].count() > 0);
         let filled = filled.map(|number| plan.outputs().len() + number);

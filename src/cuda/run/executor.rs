@@ -68,7 +68,7 @@ impl Executor {
     /// captured; [`Error::Cuda`].
     pub fn new(ordinal: u32, stream: Option<crate::Stream>) -> Result<Arc<Executor>> {
         let context = Context::primary(ordinal)?;
-        if !context.info().has_pools {
+        if !context.has_pools() {
             return Err(Error::no_driver(format!(
                 "cuda:{ordinal} ({}) has no stream-ordered memory, which windrow needs",
                 context.info().name
