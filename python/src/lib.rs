@@ -61,79 +61,64 @@ fn refuse_subinterpreters(py: Python<'_>) -> PyResult<()> {
 }
 
 #[pymodule(gil_used = false)]
-fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
-    refuse_subinterpreters(m.py())?;
-    private_layouts::read_switch();
-    m.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    m.add_class::<ground::tensor::PyTensor>()?;
-    m.add_class::<ground::batch::PyBatch>()?;
-    m.add_class::<samples::list::PySampleList>()?;
-    m.add_class::<collate::transform::PyTransform>()?;
-    m.add_class::<collate::quantize::PyQuantize>()?;
-    m.add_class::<collate::quantize::PyDequantize>()?;
-    m.add_class::<collate::one_buffer::PyStructure>()?;
-    m.add_class::<collate::staging::PyStaging>()?;
-    m.add_class::<engine::engine::PyEngine>()?;
-    m.add_class::<engine::explain::PyExplain>()?;
-    ground::errors::register(m)?;
-    export::exchange::register(m)?;
-    collate::forms::register(m)?;
-    collate::torch::register(m)?;
+mod _windrow {
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use crate::collate::{
+        explain::explain, forms::check_options, forms::concat, forms::pad, forms::ragged,
+        forms::stack, graphs::_add_per_sample, graphs::join_graphs, moves::_check_leaves,
+        moves::_copy_leaves, moves::copy_many, one_buffer::_copy_parts, one_buffer::_flatten,
+        one_buffer::_leaf_bytes, one_buffer::_leaf_tensors, one_buffer::_parts,
+        one_buffer::_places, one_buffer::_unwritten, packing::_balance, packing::_buckets,
+        packing::_pack, packing::_token_budget, patterns::_patterns_of, sequences::pack_columns,
+        sequences::pack_rows_of, token_columns::pad_columns, torch::collate_torch, tree::collate,
+    };
+    #[pymodule_export]
+    use crate::engine::{
+        machine::_calibration_file, machine::_page_copies, machine::_reads_page_locked,
+        machine::_relax_captures, machine::_set_page_copies, machine::_streaming_stores,
+        machine::cuda_available, machine::cuda_build, machine::devices, machine::observers,
+        stats::empty_cache, stats::reset_stats, stats::stats,
+    };
     #[cfg(target_os = "linux")]
-    workers::register(m)?;
-    for function in [
-        wrap_pyfunction!(collate::explain::explain, m)?,
-        wrap_pyfunction!(collate::tree::collate, m)?,
-        wrap_pyfunction!(collate::moves::copy_many, m)?,
-        wrap_pyfunction!(collate::one_buffer::_flatten, m)?,
-        wrap_pyfunction!(collate::one_buffer::_leaf_tensors, m)?,
-        wrap_pyfunction!(collate::one_buffer::_leaf_bytes, m)?,
-        wrap_pyfunction!(collate::moves::_copy_leaves, m)?,
-        wrap_pyfunction!(collate::moves::_check_leaves, m)?,
-        wrap_pyfunction!(collate::one_buffer::_copy_parts, m)?,
-        wrap_pyfunction!(collate::one_buffer::_unwritten, m)?,
-        wrap_pyfunction!(collate::one_buffer::_parts, m)?,
-        wrap_pyfunction!(collate::one_buffer::_places, m)?,
-        wrap_pyfunction!(samples::arrow::arrow_columns, m)?,
-        wrap_pyfunction!(samples::arrow::is_arrow, m)?,
-        wrap_pyfunction!(collate::torch::collate_torch, m)?,
-        wrap_pyfunction!(collate::graphs::_add_per_sample, m)?,
-        wrap_pyfunction!(collate::patterns::_patterns_of, m)?,
-        wrap_pyfunction!(collate::token_columns::pad_columns, m)?,
-        wrap_pyfunction!(collate::graphs::join_graphs, m)?,
-        wrap_pyfunction!(collate::sequences::pack_columns, m)?,
-        wrap_pyfunction!(collate::sequences::pack_rows_of, m)?,
-        wrap_pyfunction!(ground::iterables::check_list, m)?,
-        wrap_pyfunction!(ground::modules::has_tangent, m)?,
-        wrap_pyfunction!(import::tensor::asarray, m)?,
-        wrap_pyfunction!(samples::windows::windows, m)?,
-        wrap_pyfunction!(samples::windows::crops, m)?,
-        wrap_pyfunction!(export::pickle::_tensor_of_bytes, m)?,
-        wrap_pyfunction!(export::pickle::_batch_of_fields, m)?,
-        wrap_pyfunction!(samples::pickle::_list_of_groups, m)?,
-        wrap_pyfunction!(samples::pickle::_list_of_trees, m)?,
-        wrap_pyfunction!(engine::machine::cuda_available, m)?,
-        wrap_pyfunction!(engine::machine::devices, m)?,
-        wrap_pyfunction!(engine::machine::_relax_captures, m)?,
-        wrap_pyfunction!(engine::machine::_streaming_stores, m)?,
-        wrap_pyfunction!(engine::machine::_calibration_file, m)?,
-        wrap_pyfunction!(engine::machine::_page_copies, m)?,
-        wrap_pyfunction!(engine::machine::_set_page_copies, m)?,
-        wrap_pyfunction!(engine::machine::_reads_page_locked, m)?,
-        wrap_pyfunction!(engine::machine::cuda_build, m)?,
-        wrap_pyfunction!(engine::machine::observers, m)?,
-        wrap_pyfunction!(ground::logging::set_logging, m)?,
-        wrap_pyfunction!(engine::stats::stats, m)?,
-        wrap_pyfunction!(engine::stats::reset_stats, m)?,
-        wrap_pyfunction!(engine::stats::empty_cache, m)?,
-        wrap_pyfunction!(import::routes::import_route, m)?,
-        wrap_pyfunction!(private_layouts::_private_layouts, m)?,
-        wrap_pyfunction!(collate::packing::_pack, m)?,
-        wrap_pyfunction!(collate::packing::_token_budget, m)?,
-        wrap_pyfunction!(collate::packing::_buckets, m)?,
-        wrap_pyfunction!(collate::packing::_balance, m)?,
-    ] {
-        m.add_function(function)?;
+    #[pymodule_export]
+    use crate::workers::{
+        _allocate_in_pool, _close_pool, _empty_pools, _has_pool, _pool_file, _start_pool,
+        locked::_hold_copies, locked::_page_lock_refusal, locked::_page_locked,
+        locked::_try_page_lock, receive::_receive,
+    };
+    #[pymodule_export]
+    use crate::{
+        export::pickle::_batch_of_fields, export::pickle::_tensor_of_bytes,
+        ground::iterables::check_list, ground::logging::set_logging, ground::modules::has_tangent,
+        import::routes::import_route, import::tensor::asarray, private_layouts::_private_layouts,
+        samples::arrow::arrow_columns, samples::arrow::is_arrow, samples::pickle::_list_of_groups,
+        samples::pickle::_list_of_trees, samples::windows::crops, samples::windows::windows,
+    };
+
+    /// Adds all but the functions. Classes are the process's: a subinterpreter is refused before one is made.
+    #[pymodule_init]
+    fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
+        crate::refuse_subinterpreters(m.py())?;
+        crate::private_layouts::read_switch();
+        m.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        m.add_class::<crate::ground::tensor::PyTensor>()?;
+        m.add_class::<crate::ground::batch::PyBatch>()?;
+        m.add_class::<crate::samples::list::PySampleList>()?;
+        m.add_class::<crate::collate::transform::PyTransform>()?;
+        m.add_class::<crate::collate::quantize::PyQuantize>()?;
+        m.add_class::<crate::collate::quantize::PyDequantize>()?;
+        m.add_class::<crate::collate::one_buffer::PyStructure>()?;
+        m.add_class::<crate::collate::staging::PyStaging>()?;
+        m.add_class::<crate::engine::engine::PyEngine>()?;
+        m.add_class::<crate::engine::explain::PyExplain>()?;
+        #[cfg(target_os = "linux")]
+        m.add_class::<crate::workers::parcel::PyParcel>()?;
+        #[cfg(target_os = "linux")]
+        m.add_class::<crate::workers::parcel::PySent>()?;
+        crate::ground::errors::register(m)?;
+        crate::export::exchange::register(m)?;
+        crate::collate::torch::register(m)
     }
-    Ok(())
 }

@@ -55,15 +55,6 @@ pub(crate) fn unknown_form(name: &str) -> PyErr {
     PyValueError::new_err(format!("form must be {} or {last}, got {name:?}", others.join(", ")))
 }
 
-/// Adds `stack`, `concat`, `pad`, `ragged` and `_check_options` to the module.
-pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
-    m.add_function(wrap_pyfunction!(stack, m)?)?;
-    m.add_function(wrap_pyfunction!(concat, m)?)?;
-    m.add_function(wrap_pyfunction!(pad, m)?)?;
-    m.add_function(wrap_pyfunction!(ragged, m)?)?;
-    m.add_function(wrap_pyfunction!(check_options, m)?)
-}
-
 /// Stacks samples of equal shape along a new dim 0.
 ///
 /// Args:

@@ -14,7 +14,7 @@ use crate::import::tensor::tensor_of;
 /// The elements of a torch tensor, of the same memory, page-locked, for a copy to this device and no more. None: the tensor is in
 /// no block of a worker process, or its block cannot be page-locked.
 #[pyfunction]
-pub(super) fn _page_locked(tensor: &Bound<'_, PyAny>, ordinal: u32) -> PyResult<Option<PyTensor>> {
+pub(crate) fn _page_locked(tensor: &Bound<'_, PyAny>, ordinal: u32) -> PyResult<Option<PyTensor>> {
     let py = tensor.py();
     // The storage's reference to the block survives an exchange of its memory by torch.
     let storage = tensor.call_method0(intern!(py, "untyped_storage"))?;
@@ -27,7 +27,7 @@ pub(super) fn _page_locked(tensor: &Bound<'_, PyAny>, ordinal: u32) -> PyResult<
 
 /// Why memory of worker processes could not be page-locked. None: that was not tried, or not refused.
 #[pyfunction]
-pub(super) fn _page_lock_refusal() -> Option<String> {
+pub(crate) fn _page_lock_refusal() -> Option<String> {
     lock_refusal()
 }
 
@@ -36,14 +36,14 @@ pub(super) fn _page_lock_refusal() -> Option<String> {
 /// Raises:
 ///     CudaError, CudaUnavailable: it cannot be page-locked.
 #[pyfunction]
-pub(super) fn _try_page_lock(py: Python<'_>, ordinal: u32) -> PyResult<()> {
+pub(crate) fn _try_page_lock(py: Python<'_>, ordinal: u32) -> PyResult<()> {
     py.detach(|| try_lock(ordinal)).or_py_err(py)
 }
 
 /// Keeps page-locked tensors, and so their blocks, until the work that is on the stream now has ended. Does not wait. `stream` is
 /// a handle of a live stream of this device, which is not checked.
 #[pyfunction]
-pub(super) fn _hold_copies(
+pub(crate) fn _hold_copies(
     py: Python<'_>,
     tensors: Vec<PyRef<'_, PyTensor>>,
     ordinal: u32,

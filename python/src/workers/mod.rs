@@ -1,8 +1,8 @@
 //! Batches of worker processes in memory that is used again: `windrow::workers` with torch's tensors. Linux alone has it.
 
-mod locked;
-mod parcel;
-mod receive;
+pub(crate) mod locked;
+pub(crate) mod parcel;
+pub(crate) mod receive;
 
 use std::os::fd::AsRawFd;
 
@@ -15,45 +15,28 @@ use windrow::{DType, Layout, Tensor};
 use crate::ground::errors::OrPyErr;
 use crate::ground::tensor::PyTensor;
 
-/// Adds the classes and functions for worker processes to the module.
-pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
-    m.add_class::<parcel::PyParcel>()?;
-    m.add_class::<parcel::PySent>()?;
-    m.add_function(wrap_pyfunction!(_start_pool, m)?)?;
-    m.add_function(wrap_pyfunction!(_has_pool, m)?)?;
-    m.add_function(wrap_pyfunction!(_close_pool, m)?)?;
-    m.add_function(wrap_pyfunction!(_empty_pools, m)?)?;
-    m.add_function(wrap_pyfunction!(_pool_file, m)?)?;
-    m.add_function(wrap_pyfunction!(_allocate_in_pool, m)?)?;
-    m.add_function(wrap_pyfunction!(locked::_page_locked, m)?)?;
-    m.add_function(wrap_pyfunction!(locked::_page_lock_refusal, m)?)?;
-    m.add_function(wrap_pyfunction!(locked::_try_page_lock, m)?)?;
-    m.add_function(wrap_pyfunction!(locked::_hold_copies, m)?)?;
-    m.add_function(wrap_pyfunction!(receive::_receive, m)?)
-}
-
 /// Makes the pool of this process, which has none yet, for at most `limit` bytes; or takes over,
 /// whatever the limit, one of the parent's whose worker has ended. OSError: the system refuses.
 #[pyfunction]
-fn _start_pool(limit: u64) -> PyResult<()> {
+pub(crate) fn _start_pool(limit: u64) -> PyResult<()> {
     workers::start(limit).map_err(PyOSError::new_err)
 }
 
 #[pyfunction]
-fn _has_pool() -> bool {
+pub(crate) fn _has_pool() -> bool {
     workers::is_started()
 }
 
 /// Ends the pool of this process: what was sent and not read is lost. `is_left`: its memory is kept for a worker that the reader
 /// forks.
 #[pyfunction]
-fn _close_pool(py: Python<'_>, is_left: bool) {
+pub(crate) fn _close_pool(py: Python<'_>, is_left: bool) {
     py.detach(|| workers::close(is_left));
 }
 
 /// Gives back the memory of workers that have ended, but for what is in use.
 #[pyfunction]
-fn _empty_pools(py: Python<'_>) {
+pub(crate) fn _empty_pools(py: Python<'_>) {
     py.detach(|| {
         reap_copies();
         workers::sweep();
@@ -63,14 +46,14 @@ fn _empty_pools(py: Python<'_>) {
 /// The descriptor of the pool of this process, which the pool keeps and closes. None: there is no
 /// pool, a reader has mapped it, or it was taken over from another worker.
 #[pyfunction]
-fn _pool_file() -> Option<i32> {
+pub(crate) fn _pool_file() -> Option<i32> {
     workers::file().map(|file| file.as_raw_fd())
 }
 
 /// Tensors of these dtypes and shapes in the pool, not initialised. None: there is no room below the limit of bytes, or windrow
 /// has no such dtype. MemoryError: the system has no memory.
 #[pyfunction]
-fn _allocate_in_pool(
+pub(crate) fn _allocate_in_pool(
     py: Python<'_>,
     outputs: Vec<(String, Vec<i64>)>,
     limit: u64,

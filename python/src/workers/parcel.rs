@@ -15,7 +15,7 @@ use crate::workers::allocated;
 /// The tensors of a message. Those that are not in the pool are copied there as it is sent.
 #[pyclass(name = "_Parcel", module = "windrow")]
 #[derive(Default)]
-pub(super) struct PyParcel {
+pub(crate) struct PyParcel {
     tensors: Vec<Added>,
     /// Storages that are copied whole, so that tensors which share one still do.
     storages: Vec<Storage>,
@@ -129,7 +129,7 @@ impl PyParcel {
 
 /// A message on its way. If it is dropped before it is taken, its blocks are free again.
 #[pyclass(name = "_Sent", module = "windrow")]
-pub(super) struct PySent(Sent);
+pub(crate) struct PySent(Sent);
 
 #[pymethods]
 impl PySent {

@@ -20,7 +20,7 @@ use crate::ownership::producers::Producers;
 /// pool by its `detach`, where the system does not. RuntimeError: the message is broken or was read before, or that memory is
 /// gone.
 #[pyfunction]
-pub(super) fn _receive<'py>(
+pub(crate) fn _receive<'py>(
     py: Python<'py>,
     message: &[u8],
     file: &Bound<'py, PyAny>,
