@@ -118,7 +118,6 @@ mod _windrow {
         #[cfg(target_os = "linux")]
         m.add_class::<crate::workers::parcel::PySent>()?;
         crate::ground::errors::register(m)?;
-        crate::export::exchange::register(m)?;
-        crate::collate::torch::register(m)
+        crate::export::exchange::register(m)
     }
 }

@@ -38,7 +38,6 @@ from windrow.spec import Stack as _Stack
 from windrow.spec import _Spec
 
 __version__: str
-_TORCH_TYPES: List[str]
 
 _Number = Union[bool, int, float, complex]
 _PerDim = Union[SupportsIndex, Sequence[SupportsIndex]]

@@ -63,32 +63,17 @@ enum TorchType {
     Fields,
 }
 
-/// The kinds, by the names that `windrow.torch` asks for; the code of a kind is its position.
-const TORCH_TYPES: [(&str, TorchType); 11] = [
-    ("TENSOR", TorchType::Tensor),
-    ("ARRAY", TorchType::Array),
-    ("NUMBER", TorchType::Number),
-    ("TEXT", TorchType::Text),
-    ("MAPPING", TorchType::Mapping),
-    ("NAMED", TorchType::Named),
-    ("SEQUENCE", TorchType::Sequence),
-    ("OTHER", TorchType::Other),
-    ("STACKED", TorchType::Stacked),
-    ("CLASS", TorchType::Class),
-    ("FIELDS", TorchType::Fields),
-];
-
-/// Adds the list of the names of the kinds to the module, in the order of their codes.
-pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
-    m.add("_TORCH_TYPES", TORCH_TYPES.map(|(name, _)| name))
-}
+/// The kinds, in the order of their codes in `torch/_registry.py`.
+const KINDS: [TorchType; 11] = {
+    use TorchType::*;
+    [Tensor, Array, Number, Text, Mapping, Named, Sequence, Other, Stacked, Class, Fields]
+};
 
 impl TorchType {
     /// The kind of this code; TypeError for a number that no kind has, OverflowError for one below 0.
     fn read(code: &Bound<'_, PyAny>) -> PyResult<TorchType> {
         let code = code.extract::<usize>()?;
-        let known = TORCH_TYPES.get(code).map(|(_, torch_type)| *torch_type);
-        known.ok_or_else(|| PyTypeError::new_err(format!("type {code}")))
+        KINDS.get(code).copied().ok_or_else(|| PyTypeError::new_err(format!("type {code}")))
     }
 }
 

@@ -20,10 +20,8 @@ CollateMap = Dict[Union[type, Tuple[type, ...]], CollateFn]
 # torch's module of collate functions, if it has one.
 _collate = getattr(torch.utils.data._utils, "collate", None)
 
-# The kinds of a type: the code of each is the position of its name in the compiled part's list.
-TENSOR, ARRAY, NUMBER, TEXT, MAPPING, NAMED, SEQUENCE, OTHER, STACKED, CLASS, FIELDS = map(
-    _windrow._TORCH_TYPES.index, "TENSOR ARRAY NUMBER TEXT MAPPING NAMED SEQUENCE OTHER STACKED CLASS FIELDS".split()
-)
+# The kinds of a type, in the order of `KINDS` in python/src/collate/torch.rs.
+TENSOR, ARRAY, NUMBER, TEXT, MAPPING, NAMED, SEQUENCE, OTHER, STACKED, CLASS, FIELDS = range(11)
 
 # Types made without end must not make a table grow with them.
 MAX_TYPES = 1024
