@@ -3,7 +3,7 @@
 //! more than all else of an import.
 #![allow(unsafe_code)] // Fields of foreign objects.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_long, c_void};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicUsize;
 
@@ -90,28 +90,17 @@ pub(crate) const MAX_NUMBER: c_int = 23;
 /// The dtype for one of NumPy's own numbers, in native byte order; `None` for others and for those that we have not.
 #[inline]
 pub(crate) fn dtype_of_number(number: c_int) -> Option<DType> {
-    const LONG_IS_64: bool = size_of::<std::ffi::c_long>() == 8;
-    Some(match number {
-        0 => DType::Bool,
-        1 => DType::I8,
-        2 => DType::U8,
-        3 => DType::I16,
-        4 => DType::U16,
-        5 => DType::I32,
-        6 => DType::U32,
-        7 if LONG_IS_64 => DType::I64,
-        8 if LONG_IS_64 => DType::U64,
-        7 => DType::I32,
-        8 => DType::U32,
-        9 => DType::I64,
-        10 => DType::U64,
-        11 => DType::F32,
-        12 => DType::F64,
-        14 => DType::C64,
-        15 => DType::C128,
-        MAX_NUMBER => DType::F16,
-        _ => return None,
-    })
+    use DType::*;
+    const LONG: DType = if size_of::<c_long>() == 8 { I64 } else { I32 };
+    const ULONG: DType = if size_of::<c_long>() == 8 { U64 } else { U32 };
+    const FIRST: [DType; 13] = [Bool, I8, U8, I16, U16, I32, U32, LONG, ULONG, I64, U64, F32, F64];
+    match number {
+        0..=12 => Some(FIRST[number as usize]),
+        14 => Some(C64),
+        15 => Some(C128),
+        MAX_NUMBER => Some(F16),
+        _ => None,
+    }
 }
 
 /// The fields of an array; `None` for a dtype that is not NumPy's own, or that we have not.
