@@ -3,7 +3,6 @@
 import gc
 import os
 import pickle
-import signal
 import threading
 import types
 from ctypes import byref, c_void_p
@@ -16,7 +15,7 @@ import windrow as wr
 torch = pytest.importorskip("torch")
 
 import windrow.torch as wt  # noqa: E402
-from test_torch_pools import SIDE, as_worker, counted, loader_of, no_pools, sent  # noqa: E402, F401
+from test_torch_pools import SIDE, as_worker, counted, kill_worker, loader_of, no_pools, sent  # noqa: E402, F401
 from windrow import _windrow, doctor  # noqa: E402
 from windrow.torch import _transfer, _workers  # noqa: E402
 
@@ -237,7 +236,7 @@ def test_a_worker_that_is_killed(streams):
     with streams.paused(transfer.handle):
         moved = transfer.start(batch).tree
         del batch
-        os.kill(iterator._workers[0].pid, signal.SIGKILL)
+        kill_worker(iterator)
         with pytest.raises(RuntimeError, match="exited unexpectedly|killed by signal"):
             for _ in iterator:
                 pass

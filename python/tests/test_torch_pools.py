@@ -617,10 +617,16 @@ def test_the_default_limit(tmp_path, monkeypatch):
         assert _workers.default_limit() == (48 if workers is None else 16) << 20
 
 
+def kill_worker(iterator, index=0):
+    """Kills a worker, but not while it has the lock of torch's event of the end: the loop would wait for that lock without end."""
+    with iterator._workers_done_event._cond:
+        os.kill(iterator._workers[index].pid, signal.SIGKILL)
+
+
 def test_a_worker_that_is_killed():
     iterator = iter(DataLoader(Painted(4096, seconds=0.001), 8, num_workers=2, collate_fn=wt.collate_fn()))
     kept = [next(iterator) for _ in range(6)]
-    os.kill(iterator._workers[0].pid, signal.SIGKILL)
+    kill_worker(iterator)
     with pytest.raises(RuntimeError, match="exited unexpectedly|killed"):
         while True:
             kept.append(next(iterator))
@@ -636,8 +642,8 @@ def test_workers_that_are_killed_at_any_moment():
     rng, collate, kept = random.Random(3), wt.collate_fn(), []
     for _ in range(8):
         iterator = iter(loader_of(4096, collate=collate))
-        victim = iterator._workers[rng.randrange(2)].pid
-        killer = threading.Timer(0.02 + rng.random() * 0.1, os.kill, (victim, signal.SIGKILL))
+        victim = rng.randrange(2)
+        killer = threading.Timer(0.02 + rng.random() * 0.1, kill_worker, (iterator, victim))
         killer.start()
         try:
             for index in range(300):
@@ -649,7 +655,7 @@ def test_workers_that_are_killed_at_any_moment():
         except RuntimeError as error:
             assert "exited unexpectedly" in str(error) or "killed" in str(error)
         killer.join()
-        del iterator
+        del iterator, killer
         for batch, first in kept:
             assert first_of(batch) == first
 

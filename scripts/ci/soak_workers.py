@@ -154,7 +154,9 @@ def epoch(rng, first, start, collate, kept, tally):
             if rng.random() < 0.003:
                 children.append(child_that_looks(kept))
             if position == kill:
-                os.kill(rng.choice(iterator._workers).pid, signal.SIGKILL)
+                # Not while it has this lock of torch's, for which the loop would wait without end.
+                with iterator._workers_done_event._cond:
+                    os.kill(rng.choice(iterator._workers).pid, signal.SIGKILL)
             if position == leave:
                 break
     except (RuntimeError, EOFError, ConnectionError) as error:
