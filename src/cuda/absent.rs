@@ -138,6 +138,7 @@ never_called! {
         fn list_table(&SampleList<'_>, &SampleList<'_>, &[u32]) -> Result<Arc<ListTable>>;
         fn settle(&RunOptions) -> Result<()>;
         fn stream() -> Result<Stream>;
+        fn stream_owner() -> Owner;
         fn adopt(Stream) -> Result<Stream>;
         fn order(&[Stream], Stream) -> Result<()>;
         fn has_stream(Stream) -> Result<bool>;

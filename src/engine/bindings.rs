@@ -15,7 +15,7 @@ use crate::observe::{Span, Stage, Tally};
 use crate::plan::{Leaf, Target};
 use crate::run_options::RunOptions;
 use crate::samples::{SampleList, SampleRows, TensorMeta};
-use crate::tensor::{DType, Device, Layout, Result, Stream, Tensor};
+use crate::tensor::{DType, Device, Layout, Owner, Result, Stream, Tensor};
 
 pub use crate::cuda::{
     hold_until_done, lock_refusal, lock_stats, page_locked, reap_copies, try_lock,
@@ -169,6 +169,14 @@ impl Engine {
         let most_bytes = host::POLICY.small_bytes;
         let rows = SampleRows::from_indices(list, indices, most_bytes)?;
         self.small_rows(rows, collate, out, begin, Some(most_bytes))
+    }
+
+    /// The owner that keeps [`Engine::stream`] in existence after the engine, for foreign memory that depends on the stream.
+    ///
+    /// # Errors
+    /// As [`Engine::stream`].
+    pub fn stream_owner(&self, ordinal: u32) -> Result<Owner> {
+        Ok(self.shared.devices.executor(ordinal)?.stream_owner())
     }
 
     /// The number of the capture that a stream of a device is in, which no other capture has; `None` if it is in none.

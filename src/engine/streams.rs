@@ -6,8 +6,8 @@ use crate::tensor::{Result, Stream};
 use crate::Error;
 
 impl Engine {
-    /// The stream that work on a device is enqueued on if no other is named. It outlives the engine: the driver destroys it with
-    /// the device's primary context.
+    /// The stream that work on a device is enqueued on if no other is named. It exists as long as the engine: name it to nothing
+    /// that outlives that.
     ///
     /// # Errors
     /// [`Error::NoDriver`]; [`Error::Argument`] for a device that is not there; [`Error::Cuda`].
@@ -25,7 +25,7 @@ impl Engine {
     }
 
     /// The engine's one stream for producers of other libraries on a device, ordered behind what is on `producer` now. It
-    /// outlives the engine: use it as a producer where `producer` itself may be destroyed. Each call returns the
+    /// exists as long as the engine: use it as a producer where `producer` itself may be destroyed. Each call returns the
     /// same stream, which stays behind the producers of earlier calls.
     ///
     /// # Errors

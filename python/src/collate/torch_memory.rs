@@ -10,6 +10,7 @@ use pyo3::types::PyDict;
 use windrow::bindings::relaxed;
 use windrow::dlpack::DLPackExchangeAPI;
 use windrow::engine::{OutputMemory, PinnedMemory};
+use windrow::tensor::Owner;
 use windrow::{DType, Device, Engine, Error, Plan, Stream, Tensor};
 
 use crate::collate::job::Job;
@@ -77,11 +78,11 @@ impl OutputAllocator {
         engine: &Engine,
         ordinal: u32,
     ) -> windrow::Result<Option<Arc<TorchMemory>>> {
-        let (stream, torch_stream, capture) = match self {
+        let (stream, torch_stream, owner, capture) = match self {
             OutputAllocator::Windrow => return Ok(None),
             OutputAllocator::TorchOnCurrent(api) => Python::attach(|py| {
                 let stream = current_of(api, ordinal).ok_or_else(|| from_torch(PyErr::fetch(py)));
-                Ok::<_, Error>((stream?, None, None))
+                Ok::<_, Error>((stream?, None, None, None))
             })?,
             OutputAllocator::TorchBeside(api) => {
                 let stream = engine.stream(ordinal)?;
@@ -91,11 +92,11 @@ impl OutputAllocator {
                 })
                 .map_err(from_torch)?;
                 let capture = engine.capture_of(ordinal, current)?;
-                (stream, Some(torch_stream), capture)
+                (stream, Some(torch_stream), Some(engine.stream_owner(ordinal)?), capture)
             }
         };
         let (engine, raised) = (engine.clone(), Mutex::default());
-        Ok(Some(Arc::new(TorchMemory { stream, torch_stream, capture, engine, raised })))
+        Ok(Some(Arc::new(TorchMemory { stream, torch_stream, owner, capture, engine, raised })))
     }
 }
 
@@ -110,6 +111,8 @@ pub(crate) struct TorchMemory {
     stream: Stream,
     /// The same stream as a torch stream, if it is not the current one.
     torch_stream: Option<Py<PyAny>>,
+    /// The owner that keeps the stream as long as the memory.
+    owner: Option<Owner>,
     /// The capture that torch's current stream is in, if the stream of the memory is another one.
     capture: Option<u64>,
     /// The engine, whose unused memory is given back where torch has none left.
@@ -127,13 +130,14 @@ impl TorchMemory {
         shape: &[i64],
         ordinal: u32,
     ) -> PyResult<Option<Tensor>> {
+        let beside = (self.owner.clone(), self.capture);
         let Some(torch_stream) = &self.torch_stream else {
-            return empty(py, dtype, shape, ordinal, self.capture);
+            return empty(py, dtype, shape, ordinal, beside);
         };
         let cuda = torch(py)?.getattr(intern!(py, "cuda"))?;
         let scope = cuda.call_method1(intern!(py, "stream"), (torch_stream,))?;
         scope.call_method0(intern!(py, "__enter__"))?;
-        let tensor = empty(py, dtype, shape, ordinal, self.capture);
+        let tensor = empty(py, dtype, shape, ordinal, beside);
         let none = py.None();
         scope.call_method1(intern!(py, "__exit__"), (&none, &none, &none))?;
         tensor
@@ -206,7 +210,7 @@ impl PinnedMemory for TorchPinned {
             // torch's pinned allocator queries the events of copies from memory that is unused by now.
             let made = relaxed(|| torch_empty(py, dtype, shape, "cpu", true))?;
             Ok(made.map(|(output, object)| {
-                Holder::lent(&output, Device::Pinned, Producers::default(), object)
+                Holder::lent(&output, Device::Pinned, Producers::default(), object, None)
             }))
         })
         .ok()
@@ -250,19 +254,19 @@ fn torch(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
     py.import(intern!(py, "torch"))
 }
 
-/// Memory of torch's on a device; `None` for a dtype that torch does not have. If it is written beside torch's current stream,
-/// `capture` is the one that torch's is in.
+/// Memory of torch's on a device; `None` for a dtype that torch does not have. If it is written beside torch's current stream: the owner
+/// of the stream that it belongs to, and the capture that torch's is in.
 fn empty(
     py: Python<'_>,
     dtype: DType,
     shape: &[i64],
     ordinal: u32,
-    capture: Option<u64>,
+    (stream, capture): (Option<Owner>, Option<u64>),
 ) -> PyResult<Option<Tensor>> {
     let made = torch_empty(py, dtype, shape, &format!("cuda:{ordinal}"), false)?;
     Ok(made.map(|(output, object)| {
         let producers = Producers { made_beside: capture, ..producers_of(&output) };
-        Holder::lent(&output, output.device(), producers, object)
+        Holder::lent(&output, output.device(), producers, object, stream)
     }))
 }
 

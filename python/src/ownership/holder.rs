@@ -69,16 +69,19 @@ impl Holder {
     }
 
     /// Wraps as [`Holder::wrap`] does, for memory that a torch tensor lends to an output, as a
-    /// tensor on `device`. Keeps that tensor, `lender`.
+    /// tensor on `device`. Keeps that tensor, `lender`, and the stream of an engine if one is
+    /// given.
     pub fn lent(
         tensor: &Tensor,
         device: Device,
         producers: Producers,
         lender: Py<PyAny>,
+        stream: Option<Owner>,
     ) -> Tensor {
         let mut holder = Holder::from_tensor(Holder::innermost(tensor).clone(), producers);
         holder.is_output = true;
         holder.objects.push(lender);
+        holder.owners.extend(stream);
         under(Arc::new(holder), tensor, device)
     }
 

@@ -24,8 +24,8 @@ const NON_BLOCKING: u32 = 1;
 pub(crate) struct OwnStream {
     raw: CUstream,
     id: u64,
-    /// Whether others have the handle.
-    is_handed_out: AtomicBool,
+    /// Whether another library has memory that belongs to the stream.
+    is_shared: AtomicBool,
     context: Arc<Context>,
 }
 
@@ -40,12 +40,9 @@ impl OwnStream {
         self.raw as usize
     }
 
-    /// The stream for others: it is not destroyed from now on, as nobody can know how long they name it, or have memory that
-    /// belongs to it.
-    pub(crate) fn handed_out(&self) -> crate::Stream {
-        self.is_handed_out.store(true, Ordering::Relaxed);
-        // SAFETY: a stream of ours, which exists as long as its context.
-        unsafe { crate::Stream::from_raw(self.handle()) }
+    /// Notes that another library has memory that belongs to the stream.
+    pub(crate) fn share(&self) {
+        self.is_shared.store(true, Ordering::Relaxed);
     }
 
     /// The stream as a place for work, while its context is current.
@@ -56,13 +53,16 @@ impl OwnStream {
 }
 
 impl Drop for OwnStream {
-    /// Work that is pending goes on; the driver frees the stream behind it, or, if it was handed out, with its context.
+    /// Work that is pending goes on; the driver frees the stream behind it. The work of a shared stream ends first: the
+    /// next stream may have its handle, and by that the other library's memory.
     fn drop(&mut self) {
-        if *self.is_handed_out.get_mut() {
-            return;
-        }
+        let is_shared = *self.is_shared.get_mut();
         self.context.release(|| {
-            // SAFETY: destroyed once; a `StreamRef` of it cannot outlive it, and nobody else has its handle.
+            if is_shared {
+                // SAFETY: a live stream.
+                let _ = unsafe { raw::cuStreamSynchronize(self.raw) };
+            }
+            // SAFETY: destroyed once; a `StreamRef` of it cannot outlive it.
             let _ = unsafe { raw::cuStreamDestroy_v2(self.raw) };
         });
     }
@@ -74,8 +74,8 @@ impl Current<'_> {
         let mut raw = null_mut();
         // SAFETY: a live pointer to write to; `self` says that a context is current.
         unsafe { raw::cuStreamCreateWithPriority(&raw mut raw, NON_BLOCKING, priority) }.ok()?;
-        let is_handed_out = AtomicBool::new(false);
-        let mut stream = OwnStream { raw, id: 0, is_handed_out, context: self.context.clone() };
+        let is_shared = AtomicBool::new(false);
+        let mut stream = OwnStream { raw, id: 0, is_shared, context: self.context.clone() };
         stream.id = StreamRef { raw, id: None, context: self.context }.id()?;
         Ok(stream)
     }

@@ -20,7 +20,7 @@ use crate::cuda::memory::trial::Mapping;
 use crate::host::{calibration_file, text_in_file};
 use crate::plan::{PageCopies, Plan};
 use crate::run_options::RunOptions;
-use crate::tensor::{bytes_of, DType, Device, DriverError, Error, Layout, Result, Tensor};
+use crate::tensor::{bytes_of, DType, Device, DriverError, Error, Layout, Owner, Result, Tensor};
 
 /// The stream that a run is enqueued on.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +49,7 @@ pub(crate) struct Executor {
     pub(crate) ring: Ring,
     pub(crate) events: Arc<EventPool>,
     /// Apart: memory that others lend on it may outlive the engine.
-    pub(crate) stream: OwnStream,
+    pub(crate) stream: Arc<OwnStream>,
     pub(crate) mapping: Mapping,
     /// The last stream of others that work went to.
     last: LastStream,
@@ -98,8 +98,8 @@ impl Executor {
         let quantise = module.kernel("windrow_quantise")?;
         let (select, moves) = (small_and_large("select")?, small_and_large("move")?);
         let events = Arc::new(EventPool::default());
-        let memory = DeviceMemory::new(&current, &events)?;
-        let stream = current.stream(0)?;
+        let (memory, stream) =
+            (DeviceMemory::new(&current, &events)?, Arc::new(current.stream(0)?));
         let arrivals = current.stream(0)?;
         drop(current);
         let (pinned, ring, keep_alive) = (Arc::default(), Ring::default(), Arc::default());
@@ -195,7 +195,15 @@ impl Executor {
 
     /// The engine's own stream, for work that no stream was named for.
     pub fn stream(&self) -> Result<crate::Stream> {
-        Ok(self.stream.handed_out())
+        // SAFETY: a stream of ours, which lives as long as the engine.
+        Ok(unsafe { crate::Stream::from_raw(self.stream.handle()) })
+    }
+
+    /// The owner that keeps the stream in existence after the engine, for memory of another library's that belongs to it. The
+    /// stream's drop then waits for its work.
+    pub fn stream_owner(&self) -> Owner {
+        self.stream.share();
+        Arc::clone(&self.stream) as Owner
     }
 
     /// The stream of our own that stands for foreign producers, ordered behind what is on `producer` now.
@@ -204,7 +212,8 @@ impl Executor {
         // SAFETY: the maker of the `Stream` vouched for its handle.
         let first = unsafe { current.foreign_stream(producer.handle()) }?;
         self.events.order(&current, first, self.arrivals.on(&current))?;
-        Ok(self.arrivals.handed_out())
+        // SAFETY: a stream of ours, which lives as long as the engine.
+        Ok(unsafe { crate::Stream::from_raw(self.arrivals.handle()) })
     }
 
     /// The stream of [`Executor::adopt`], ordered behind an event of another library.
@@ -215,7 +224,8 @@ impl Executor {
         let current = self.context.enter()?;
         // SAFETY: the caller's promise.
         unsafe { self.arrivals.on(&current).wait_foreign(event) }?;
-        Ok(self.arrivals.handed_out())
+        // SAFETY: a stream of ours, which lives as long as the engine.
+        Ok(unsafe { crate::Stream::from_raw(self.arrivals.handle()) })
     }
 
     /// Orders what is enqueued on `consumer` from now on behind what is on `producers` now. In a capture, producers outside of
