@@ -102,9 +102,9 @@ pub(crate) fn hint_for(dtype: &str) -> &'static str {
     }
 }
 
-/// The array-interface kind of a dtype; `None` for other byte order, and for dtypes that NumPy itself does not have.
-fn kind_of(dtype: DType) -> Option<char> {
-    Some(match dtype {
+/// The array-interface typestr of a dtype; `None` for other byte order, and for dtypes that NumPy itself does not have.
+pub(crate) fn typestr_of(dtype: DType) -> Option<String> {
+    let kind = match dtype {
         _ if !dtype.is_native() => return None,
         DType::Bool => 'b',
         DType::F16 | DType::F32 | DType::F64 => 'f',
@@ -112,17 +112,13 @@ fn kind_of(dtype: DType) -> Option<char> {
         DType::U8 | DType::U16 | DType::U32 | DType::U64 => 'u',
         _ if dtype.is_integer() => 'i',
         _ => return None,
-    })
-}
-
-/// The array-interface typestr of a dtype; `None` for those without a kind.
-pub(crate) fn typestr_of(dtype: DType) -> Option<String> {
+    };
     let order = match (dtype.size(), cfg!(target_endian = "little")) {
         (1, _) => '|',
         (_, true) => '<',
         (_, false) => '>',
     };
-    Some(format!("{order}{}{}", kind_of(dtype)?, dtype.size()))
+    Some(format!("{order}{kind}{}", dtype.size()))
 }
 
 /// The dtype of an array-interface typestr, of other byte order if that says so; `None` if no dtype has it.
@@ -138,8 +134,23 @@ pub(crate) fn dtype_of_typestr(typestr: &[u8]) -> Option<DType> {
 
 /// The dtype of an array-interface kind and a size in bytes; `None` if there is none.
 pub(crate) fn dtype_of_kind(kind: u8, size: usize) -> Option<DType> {
-    let is_it = |dtype: &DType| dtype.size() == size && kind_of(*dtype) == Some(kind.into());
-    DType::ALL.iter().copied().find(is_it)
+    Some(match (kind, size) {
+        (b'b', 1) => DType::Bool,
+        (b'i', 1) => DType::I8,
+        (b'i', 2) => DType::I16,
+        (b'i', 4) => DType::I32,
+        (b'i', 8) => DType::I64,
+        (b'u', 1) => DType::U8,
+        (b'u', 2) => DType::U16,
+        (b'u', 4) => DType::U32,
+        (b'u', 8) => DType::U64,
+        (b'f', 2) => DType::F16,
+        (b'f', 4) => DType::F32,
+        (b'f', 8) => DType::F64,
+        (b'c', 8) => DType::C64,
+        (b'c', 16) => DType::C128,
+        _ => return None,
+    })
 }
 
 /// The dtype of an array by its name, as NumPy knows the types of ml_dtypes; `None` for those that NumPy itself has, and for
