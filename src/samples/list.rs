@@ -281,7 +281,7 @@ impl<'a> SampleList<'a> {
         self.reserve(other.len())?;
         let owners = new_owners(&self.owners, &other.owners);
         self.owners.try_reserve(owners.len()).map_err(|_| out_of_memory::<Owner>(owners.len()))?;
-        let (len, read_only) = (self.len(), std::mem::take(&mut self.read_only));
+        let (len, read_only) = (self.len(), self.read_only.clone());
         for index in 0..other.len() {
             if let Err(error) = self.add_like(other.meta(index), other.data.at(index)) {
                 self.truncate(len);
@@ -289,7 +289,6 @@ impl<'a> SampleList<'a> {
                 return Err(error);
             }
         }
-        self.read_only = read_only;
         self.read_only.extend(len, &other.read_only, other.len());
         self.owners.extend_from_slice(owners);
         Ok(())
@@ -306,7 +305,7 @@ impl<'a> SampleList<'a> {
     #[doc(hidden)]
     pub fn mark_last_read_only(&mut self) {
         if let Some(last) = self.len().checked_sub(1) {
-            self.read_only.set(last, true);
+            self.read_only.push(last..last + 1);
         }
     }
 
