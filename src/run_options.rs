@@ -101,8 +101,8 @@ impl RunOptions {
 /// Another library's allocator of page-locked memory: it knows the streams that copy from its memory, and gives a block out
 /// again when these have, where windrow waits for all devices.
 pub trait PinnedMemory: Debug + Send + Sync {
-    /// A row-major tensor in page-locked memory, or `None` to take it from the engine's pool after all. Called by the thread
-    /// that runs the plan, which holds no lock then.
+    /// A row-major tensor in page-locked memory, which nothing else holds, or `None` to take it from the engine's pool after all; so
+    /// does the engine if the tensor's owner has other references. Called by the thread that runs the plan, which holds no lock then.
     fn allocate(&self, dtype: DType, shape: &[i64]) -> Option<Tensor>;
 }
 

@@ -136,12 +136,15 @@ macro_rules! owned {
             /// ```
             /// use windrow::arrow::ArrowArray;
             /// unsafe extern "C" fn release(array: *mut ArrowArray) {
-            ///     // SAFETY: the struct that it was set for, which owns nothing else.
-            ///     unsafe { (*array).set_release(None, std::ptr::null_mut()) };
+            ///     // SAFETY: the struct that it was set for, with the box that it was set with.
+            ///     unsafe {
+            ///         drop(Box::from_raw((*array).private_data().cast::<Vec<i32>>()));
+            ///         (*array).set_release(None, std::ptr::null_mut());
+            ///     }
             /// }
             /// let mut array = ArrowArray::empty();
-            /// // SAFETY: `release` frees nothing.
-            /// unsafe { array.set_release(Some(release), std::ptr::null_mut()) };
+            /// // SAFETY: `release` frees the box, once.
+            /// unsafe { array.set_release(Some(release), Box::into_raw(Box::new(vec![1, 2])).cast()) };
             /// assert!(!array.is_released());
             /// ```
             pub unsafe fn set_release(
@@ -150,6 +153,11 @@ macro_rules! owned {
                 private_data: *mut c_void,
             ) {
                 (self.release, self.private_data) = (release, private_data);
+            }
+
+            /// The producer's data, as [`set_release`](Self::set_release) set it.
+            pub fn private_data(&self) -> *mut c_void {
+                self.private_data
             }
 
             /// Whether there is nothing to release.
