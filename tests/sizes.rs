@@ -80,7 +80,7 @@ fn images_cut_into_tiles() {
 #[test]
 fn short_rows_cut_by_the_chunks_of_an_upload() {
     let pixels = |i| Sample::strided(DType::U8, &[1000, 700, 3], &[2800, 4, 1], i);
-    runner().check("pixels without alpha", &[0, 1, 2].map(pixels), &Ask::stack());
+    runner().check("pixels without alpha", &[0, 1].map(pixels), &Ask::stack());
 }
 
 #[test]
