@@ -225,12 +225,12 @@ struct Memory {
 // `Memory` frees the memory that they point to.
 unsafe extern "C" fn release_schema(schema: *mut ArrowSchema) {
     // SAFETY: called once, with the live struct that it belongs to.
-    unsafe { (*schema).set_release(None, std::ptr::null_mut()) };
+    unsafe { (*schema).release = None };
 }
 
 unsafe extern "C" fn release_array(array: *mut ArrowArray) {
     // SAFETY: called once, with the live struct that it belongs to.
-    unsafe { (*array).set_release(None, std::ptr::null_mut()) };
+    unsafe { (*array).release = None };
 }
 
 impl Memory {
@@ -295,13 +295,11 @@ impl Memory {
             self.blocks.push(metadata.into_boxed_slice());
             schema.metadata = self.blocks[self.blocks.len() - 1].as_ptr().cast();
         }
-        // SAFETY: it frees nothing.
-        unsafe { schema.set_release(Some(release_schema), std::ptr::null_mut()) };
+        schema.release = Some(release_schema);
         if node.has_dictionary {
             let mut values = ArrowSchema::empty();
             values.format = self.text("u");
-            // SAFETY: as above.
-            unsafe { values.set_release(Some(release_schema), std::ptr::null_mut()) };
+            values.release = Some(release_schema);
             schema.dictionary = self.keep_schema(values);
         }
         self.keep_schema(schema)
@@ -356,8 +354,7 @@ impl Memory {
         array.buffers =
             self.list(buffers.into_iter().map(<*const c_void>::cast_mut).collect()).cast();
         array.children = self.list(children);
-        // SAFETY: it frees nothing.
-        unsafe { array.set_release(Some(release_array), std::ptr::null_mut()) };
+        array.release = Some(release_array);
         self.arrays.push(Box::new(array));
         let last = self.arrays.len() - 1;
         &mut *self.arrays[last]

@@ -40,9 +40,9 @@ pub struct ArrowSchema {
     /// The type of a dictionary's values, or NULL.
     pub dictionary: *mut ArrowSchema,
     /// Frees what the struct points to; NULL once that has happened, or the struct was moved.
-    pub(super) release: Option<unsafe extern "C" fn(*mut ArrowSchema)>,
+    pub release: Option<unsafe extern "C" fn(*mut ArrowSchema)>,
     /// The producer's.
-    pub(super) private_data: *mut c_void,
+    pub private_data: *mut c_void,
 }
 
 /// The memory of an array. Dropped, it is released.
@@ -66,9 +66,9 @@ pub struct ArrowArray {
     /// The values of a dictionary, or NULL.
     pub dictionary: *mut ArrowArray,
     /// Frees what the struct points to; NULL once that has happened, or the struct was moved.
-    pub(super) release: Option<unsafe extern "C" fn(*mut ArrowArray)>,
+    pub release: Option<unsafe extern "C" fn(*mut ArrowArray)>,
     /// The producer's.
-    pub(super) private_data: *mut c_void,
+    pub private_data: *mut c_void,
 }
 
 /// Arrays of one type, one after the other. Dropped, it is released.
@@ -82,9 +82,9 @@ pub struct ArrowArrayStream {
     /// The text of the last failure; may be NULL.
     pub get_last_error: Option<unsafe extern "C" fn(*mut ArrowArrayStream) -> *const c_char>,
     /// Frees the stream, not the arrays it gave.
-    pub(super) release: Option<unsafe extern "C" fn(*mut ArrowArrayStream)>,
+    pub release: Option<unsafe extern "C" fn(*mut ArrowArrayStream)>,
     /// The producer's.
-    pub(super) private_data: *mut c_void,
+    pub private_data: *mut c_void,
 }
 
 /// An array in the memory of a device. Dropped, the array is released.
@@ -126,40 +126,6 @@ macro_rules! owned {
                 $type { $($field: $empty,)* release: None, private_data: std::ptr::null_mut() }
             }
 
-            /// Sets what frees the memory that the struct points to, and the producer's data, which windrow does not read; with
-            /// `None` a struct owns nothing.
-            ///
-            /// # Safety
-            /// `release` may be called once, from any thread, with the address of the struct at that time. What the struct
-            /// owned before is the caller's.
-            ///
-            /// ```
-            /// use windrow::arrow::ArrowArray;
-            /// unsafe extern "C" fn release(array: *mut ArrowArray) {
-            ///     // SAFETY: the struct that it was set for, with the box that it was set with.
-            ///     unsafe {
-            ///         drop(Box::from_raw((*array).private_data().cast::<Vec<i32>>()));
-            ///         (*array).set_release(None, std::ptr::null_mut());
-            ///     }
-            /// }
-            /// let mut array = ArrowArray::empty();
-            /// // SAFETY: `release` frees the box, once.
-            /// unsafe { array.set_release(Some(release), Box::into_raw(Box::new(vec![1, 2])).cast()) };
-            /// assert!(!array.is_released());
-            /// ```
-            pub unsafe fn set_release(
-                &mut self,
-                release: Option<unsafe extern "C" fn(*mut $type)>,
-                private_data: *mut c_void,
-            ) {
-                (self.release, self.private_data) = (release, private_data);
-            }
-
-            /// The producer's data, as [`set_release`](Self::set_release) set it.
-            pub fn private_data(&self) -> *mut c_void {
-                self.private_data
-            }
-
             /// Whether there is nothing to release.
             pub fn is_released(&self) -> bool {
                 self.release.is_none()
@@ -189,8 +155,8 @@ macro_rules! owned {
         impl Drop for $type {
             fn drop(&mut self) {
                 if let Some(release) = self.release {
-                    // SAFETY: a producer or `set_release` set the callback for this struct; a struct that is moved
-                    // leaves none behind, so it is called once.
+                    // SAFETY: whoever set the callback set it for this struct; one that is moved leaves none behind, so
+                    // it is called once.
                     unsafe { release(self) };
                 }
             }
