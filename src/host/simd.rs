@@ -30,7 +30,7 @@ use std::mem::MaybeUninit;
 use super::convert::{convert, Elem, NumberKind, BF16};
 use crate::collate::Affine;
 use crate::host::policy::POLICY;
-use crate::tensor::DType;
+use crate::tensor::{overlap, DType};
 
 mod quantize;
 #[cfg(target_arch = "x86_64")]
@@ -85,9 +85,9 @@ unsafe fn output<'a, T>(dst: *mut u8, n: usize) -> &'a mut [MaybeUninit<Unaligne
     unsafe { std::slice::from_raw_parts_mut(dst.cast(), n) }
 }
 
-/// Whether this processor runs the compilation `I`.
+/// Whether this processor has the instructions of the compilation `I`.
 #[inline]
-fn is_run<I: Isa>() -> bool {
+fn is_supported<I: Isa>() -> bool {
     #[cfg(avx512)]
     if I::AVX512 {
         return super::isa::detects_avx512();
@@ -101,14 +101,14 @@ fn is_run<I: Isa>() -> bool {
 
 /// Whether so many bytes at `src` and at `dst` have none in common.
 #[inline]
-pub(super) fn are_apart(
+pub(super) fn are_disjoint(
     src: *const u8,
     src_bytes: usize,
     dst: *const u8,
     dst_bytes: usize,
 ) -> bool {
     let (src, dst) = (src.addr(), dst.addr());
-    src_bytes == 0 || dst_bytes == 0 || src + src_bytes <= dst || dst + dst_bytes <= src
+    !overlap(&(src..src + src_bytes), &(dst..dst + dst_bytes))
 }
 
 /// `n` elements from `src` to `dst`, both contiguous, at any address and disjoint.
@@ -445,7 +445,7 @@ unsafe fn split_body<I: Isa, T: Copy, const C: usize>(
 ) {
     let (width, row) = (size_of::<T>(), |c: isize| dst.wrapping_offset(plane * c));
     debug_assert!(C < 2 || plane.unsigned_abs() >= n * width);
-    debug_assert!((0..C as isize).all(|c| are_apart(src, n * C * width, row(c), n * width)));
+    debug_assert!((0..C as isize).all(|c| are_disjoint(src, n * C * width, row(c), n * width)));
     #[cfg(target_arch = "x86_64")]
     let start = if I::AVX2 && C == 3 && size_of::<T>() == 1 {
         // SAFETY: the caller is the AVX2 compilation; `C` is 3 and the elements are bytes.
@@ -479,24 +479,24 @@ macro_rules! compile {
             $(#[$feature])*
             #[inline(never)]
             unsafe fn cast<S: Elem, D: Elem>(src: *const u8, dst: *mut u8, n: usize) {
-                debug_assert!(is_run::<$isa>());
-                debug_assert!(are_apart(src, n * size_of::<S>(), dst, n * size_of::<D>()));
+                debug_assert!(is_supported::<$isa>());
+                debug_assert!(are_disjoint(src, n * size_of::<S>(), dst, n * size_of::<D>()));
                 // SAFETY: the caller's promises.
                 unsafe { cast_body::<$isa, S, D>(src, dst, n) }
             }
             $(#[$feature])*
             #[inline(never)]
             unsafe fn odd<S: Elem>(src: *const u8, dst: *mut u8, n: usize) {
-                debug_assert!(is_run::<$isa>());
-                debug_assert!(are_apart(src, n * size_of::<S>(), dst, n * size_of::<f32>()));
+                debug_assert!(is_supported::<$isa>());
+                debug_assert!(are_disjoint(src, n * size_of::<S>(), dst, n * size_of::<f32>()));
                 // SAFETY: the caller's promises.
                 unsafe { odd_body::<$isa, S>(src, dst, n) }
             }
             $(#[$feature])*
             #[inline(never)]
             unsafe fn fma<T: Real, D: Elem>(x: *const u8, dst: *mut u8, n: usize, pairs: Pairs<T>) {
-                debug_assert!(is_run::<$isa>());
-                debug_assert!(are_apart(x, n * size_of::<T>(), dst, n * size_of::<D>()));
+                debug_assert!(is_supported::<$isa>());
+                debug_assert!(are_disjoint(x, n * size_of::<T>(), dst, n * size_of::<D>()));
                 // SAFETY: the caller's promises.
                 unsafe { fma_body::<$isa, T, D>(x, dst, n, pairs) }
             }
@@ -505,14 +505,14 @@ macro_rules! compile {
             unsafe fn split<T: Copy, const C: usize>(
                 src: *const u8, dst: *mut u8, plane: isize, n: usize,
             ) {
-                debug_assert!(is_run::<$isa>());
+                debug_assert!(is_supported::<$isa>());
                 // SAFETY: the caller's promises.
                 unsafe { split_body::<$isa, T, C>(src, dst, plane, n) }
             }
             $(#[$feature])*
             #[inline(never)]
             unsafe fn amax<B: Magnitude>(src: *const u8, n: usize, last: B) -> B {
-                debug_assert!(is_run::<$isa>());
+                debug_assert!(is_supported::<$isa>());
                 // SAFETY: the caller's promises.
                 unsafe { amax_body::<B>(src, n, last) }
             }
@@ -521,8 +521,8 @@ macro_rules! compile {
             unsafe fn quantise<S: Float, D: Quantised>(
                 src: *const u8, dst: *mut u8, n: usize, scale: f32,
             ) {
-                debug_assert!(is_run::<$isa>());
-                debug_assert!(are_apart(src, n * size_of::<S>(), dst, n * size_of::<D>()));
+                debug_assert!(is_supported::<$isa>());
+                debug_assert!(are_disjoint(src, n * size_of::<S>(), dst, n * size_of::<D>()));
                 // SAFETY: the caller's promises.
                 unsafe { quantise_body::<S, D>(src, dst, n, scale) }
             }
@@ -531,8 +531,8 @@ macro_rules! compile {
             unsafe fn quantise_run<S: Float, D: Quantised>(
                 src: *const u8, dst: *mut u8, n: usize, run: &BlockRun<'_>,
             ) {
-                debug_assert!(is_run::<$isa>());
-                debug_assert!(are_apart(src, n * size_of::<S>(), dst, n * size_of::<D>()));
+                debug_assert!(is_supported::<$isa>());
+                debug_assert!(are_disjoint(src, n * size_of::<S>(), dst, n * size_of::<D>()));
                 // SAFETY: the caller's promises.
                 unsafe { quantise_run_body::<S, D>(src, dst, n, run) }
             }

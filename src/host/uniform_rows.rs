@@ -10,7 +10,7 @@ use crate::host::isa::detects_avx2;
 use crate::host::isa::with_isa;
 use crate::host::policy::POLICY;
 use crate::host::prefetch::prefetch;
-use crate::host::simd::{are_apart, Cast, Isa};
+use crate::host::simd::{are_disjoint, Cast, Isa};
 
 /// The distance of the prefetch, in rows.
 const AHEAD: usize = POLICY.rows_ahead;
@@ -186,7 +186,7 @@ unsafe fn copy_ends<const N: usize>(src: *const u8, dst: *mut u8, bytes: usize) 
 /// Both sides have `bytes` bytes, disjoint; for 0 bytes any address will do.
 #[inline]
 pub(super) unsafe fn copy_short(src: *const u8, dst: *mut u8, bytes: usize) {
-    debug_assert!(are_apart(src, bytes, dst, bytes));
+    debug_assert!(are_disjoint(src, bytes, dst, bytes));
     if bytes > 32 {
         // SAFETY: the caller's promise.
         return unsafe { std::ptr::copy_nonoverlapping(src, dst, bytes) };

@@ -53,6 +53,11 @@ fn engines() -> Engines {
     }
 }
 
+/// Whether the device executes machine code by an emulator, some hundred times as slowly as a host.
+pub fn is_emulated() -> bool {
+    matches!(std::env::var("WINDROW_TEST_ENGINES").as_deref(), Ok("kernels"))
+}
+
 /// The one runner of a test binary.
 pub fn runner() -> &'static Runner {
     static RUNNER: OnceLock<Runner> = OnceLock::new();

@@ -4,7 +4,7 @@
 use std::arch::x86_64::*;
 
 use super::super::convert::{convert, F16};
-use super::{are_apart, Pairs};
+use super::{are_disjoint, Pairs};
 use crate::host::isa::detects_avx2;
 use crate::host::policy::POLICY;
 
@@ -186,7 +186,7 @@ pub(in crate::host) unsafe fn stream(src: *const u8, dst: *mut u8, len: usize) {
     const AHEAD: usize = POLICY.streamed_ahead_bytes;
     let head = dst.align_offset(32).min(len);
     let body = (len - head) / 128 * 128;
-    debug_assert!(detects_avx2() && are_apart(src, len, dst, len));
+    debug_assert!(detects_avx2() && are_disjoint(src, len, dst, len));
     debug_assert!(body == 0 || dst.wrapping_add(head).addr() % 32 == 0);
     // SAFETY: `head + body <= len`; the stores go to multiples of 32. A prefetch may name any
     // address.
