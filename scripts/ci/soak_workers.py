@@ -142,7 +142,7 @@ def epoch(rng, first, start, collate, kept, tally):
     loader, count = loader_of(rng, first, start, collate)
     leave = rng.randrange(count) if rng.random() < 0.2 else count
     kill = rng.randrange(count) if rng.random() < 0.05 else count
-    iterator, children = iter(loader), []
+    iterator, children, killed = iter(loader), [], None
     try:
         for position, batch in enumerate(iterator):
             check(batch)
@@ -154,9 +154,13 @@ def epoch(rng, first, start, collate, kept, tally):
             if rng.random() < 0.003:
                 children.append(child_that_looks(kept))
             if position == kill:
+                killed = rng.choice(iterator._workers)
                 # Not while it has this lock of torch's, for which the loop would wait without end.
                 with iterator._workers_done_event._cond:
-                    os.kill(rng.choice(iterator._workers).pid, signal.SIGKILL)
+                    os.kill(killed.pid, signal.SIGKILL)
+                # Torch raises once the worker is dead, wherever the program is: here. While the loop is left, the other
+                # workers would stay alive.
+                os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)
             if position == leave:
                 break
     except (RuntimeError, EOFError, ConnectionError) as error:
@@ -164,6 +168,9 @@ def epoch(rng, first, start, collate, kept, tally):
         is_said = not isinstance(error, RuntimeError) or "exited unexpectedly" in str(error) or "killed" in str(error)
         assert kill < count and is_said, error
         tally["killed"] += 1
+    if killed:
+        # Torch raises again at the end of each child until the dead one is waited for.
+        killed.join()
     for child in children:
         _, status = os.waitpid(child, 0)
         assert status == 0, "a child saw other values"
