@@ -236,8 +236,8 @@ def test_a_worker_that_is_killed(streams):
     with streams.paused(transfer.handle):
         moved = transfer.start(batch).tree
         del batch
-        kill_worker(iterator)
         with pytest.raises(RuntimeError, match="exited unexpectedly|killed by signal"):
+            kill_worker(iterator)
             for _ in iterator:
                 pass
     assert is_full_of_index(moved, 8)

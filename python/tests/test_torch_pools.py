@@ -618,7 +618,8 @@ def test_the_default_limit(tmp_path, monkeypatch):
 
 
 def kill_worker(iterator, index=0):
-    """Kills a worker, but not while it has the lock of torch's event of the end: the loop would wait for that lock without end."""
+    """Kills a worker, but not while it has the lock of torch's event of the end: the loop would wait for that lock without end. Torch
+    raises some time later, wherever this process is."""
     with iterator._workers_done_event._cond:
         os.kill(iterator._workers[index].pid, signal.SIGKILL)
 
@@ -626,8 +627,8 @@ def kill_worker(iterator, index=0):
 def test_a_worker_that_is_killed():
     iterator = iter(DataLoader(Painted(4096, seconds=0.001), 8, num_workers=2, collate_fn=wt.collate_fn()))
     kept = [next(iterator) for _ in range(6)]
-    kill_worker(iterator)
     with pytest.raises(RuntimeError, match="exited unexpectedly|killed"):
+        kill_worker(iterator)
         while True:
             kept.append(next(iterator))
     del iterator
@@ -652,6 +653,8 @@ def test_workers_that_are_killed_at_any_moment():
                 kept.append((batch, 8 * index))
                 while len(kept) > 6:
                     kept.pop(rng.randrange(len(kept)))
+            killer.join()
+            os.waitid(os.P_PID, iterator._workers[victim].pid, os.WEXITED | os.WNOWAIT)
         except RuntimeError as error:
             assert "exited unexpectedly" in str(error) or "killed" in str(error)
         killer.join()
