@@ -381,7 +381,8 @@ windrow_status windrow_assemble_into(const windrow_engine *engine,
                                      const DLTensor *out,
                                      windrow_batch **batch);
 
-// Orders a stream behind the work that writes a batch: all of its tensors can be used on it. Nothing for a batch on the host.
+// Orders a stream behind the work that writes a batch: all of its tensors can be used on it, and the memory that
+// `windrow_assemble_into` was given. Nothing for a batch on the host.
 //
 // # Safety
 // A batch; a stream that exists as long as the batch and the tensors handed out of it.

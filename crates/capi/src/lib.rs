@@ -303,7 +303,8 @@ pub unsafe extern "C" fn windrow_assemble_into(
     })
 }
 
-/// Orders a stream behind the work that writes a batch: all of its tensors can be used on it. Nothing for a batch on the host.
+/// Orders a stream behind the work that writes a batch: all of its tensors can be used on it, and the memory that
+/// `windrow_assemble_into` was given. Nothing for a batch on the host.
 ///
 /// # Safety
 /// A batch; a stream that exists as long as the batch and the tensors handed out of it.
@@ -317,6 +318,10 @@ pub unsafe extern "C" fn windrow_batch_ready_on(
         let batch = unsafe { batch.as_ref() }.ok_or_else(|| is_null("batch"))?;
         // SAFETY: the caller's promise.
         let stream = unsafe { Stream::from_raw(stream as usize) };
+        // What was written to the caller's memory is no tensor of the batch.
+        if let Some(end) = batch.fields.end() {
+            end.order(stream)?;
+        }
         let all = (0..).map_while(|field| batch.tensor(field));
         all.flatten().try_for_each(|tensor| tensor.ready_on(stream))
     })

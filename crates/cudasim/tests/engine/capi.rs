@@ -8,6 +8,7 @@ use windrow::dlpack::{
 };
 use windrow_capi::*;
 
+use crate::calls::{count, traced};
 use crate::rig::*;
 
 const INT32: DLDataType = DLDataType { code: DLDataTypeCode::INT, bits: 32, lanes: 1 };
@@ -112,6 +113,38 @@ fn batches_of_c_are_enqueued_on_the_stream_of_the_caller() {
                 windrow_batch_free(batch);
                 windrow_samples_free(samples);
             }
+            windrow_engine_free(engine);
+        }
+    });
+}
+
+#[test]
+fn a_stream_of_the_caller_waits_for_a_batch_in_its_memory() {
+    on_gpu(|gpu| {
+        let (lane, out) = (ForeignStream::new(gpu), Buffer::poisoned(gpu, 16));
+        let (mut length, mut host, mut shape) = (2i64, [[1i32, 2], [3, 4]], [2i64, 2]);
+        let (mut engine, mut samples, mut batch) = (null_mut(), null_mut(), null_mut());
+        // SAFETY: handles of the library and live memory, which is read on the stream that waits.
+        unsafe {
+            assert_eq!(windrow_engine_new(1, &mut engine), Status::Ok);
+            assert_eq!(windrow_samples_new(&mut samples), Status::Ok);
+            for numbers in &mut host {
+                let tensor = row(numbers.as_mut_ptr().cast(), CPU, &mut length);
+                assert_eq!(windrow_samples_push(samples, &tensor), Status::Ok, "{}", text());
+            }
+            let target = row(out.address as *mut c_void, GPU, &mut shape[0]);
+            let target = DLTensor { ndim: 2, ..target };
+            let options = Options { has_device: 1, device: GPU, ..Options::default() };
+            let status = windrow_assemble_into(engine, samples, &options, &target, &mut batch);
+            assert_eq!(status, Status::Ok, "{}", text());
+            let (calls, status) =
+                traced(gpu, || windrow_batch_ready_on(batch, lane.handle as *mut c_void));
+            assert_eq!((status, count(&calls, "cuStreamWaitEvent")), (Status::Ok, 1), "{calls:#?}");
+            let copy = Buffer::poisoned(gpu, 16);
+            assert_eq!(gpu.cuMemcpyDtoDAsync_v2(copy.address, out.address, 16, lane.handle), 0);
+            assert_eq!(copy.read(), bytes(&[1, 2, 3, 4]));
+            windrow_batch_free(batch);
+            windrow_samples_free(samples);
             windrow_engine_free(engine);
         }
     });
