@@ -674,6 +674,20 @@ time.sleep(60)
 """
 
 
+def test_a_child_has_workers_of_its_own():
+    """They do not take over pools that only the first process reads."""
+    collate = wt.collate_fn()
+    read = lambda: os._exit(0 if len(list(loader_of(64, collate=collate))) == 8 else 1)
+    assert len(list(loader_of(64, collate=collate))) == 8
+    child = os.fork()
+    if child == 0:
+        try:
+            read()
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_a_reader_that_is_killed():
     import subprocess
 

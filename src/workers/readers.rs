@@ -51,13 +51,22 @@ static MAPPED: LazyLock<ForkMutex<Mapped>> = LazyLock::new(ForkMutex::default);
 /// Runs with the pools of this process, under the lock. `run` drops no pool, but returns those that are to be dropped.
 fn with_mapped<R>(run: impl FnOnce(&mut Mapped) -> R) -> R {
     let process = forks::process();
+    // Dropped once the lock is free.
+    let mut gone = Vec::new();
     let mut mapped = MAPPED.lock();
     if mapped.process != process {
-        let inherited = std::mem::take(&mut mapped.pools);
-        mapped.inherited.extend(inherited);
+        let pools = std::mem::take(&mut mapped.pools);
+        gone = std::mem::replace(&mut mapped.inherited, pools);
+        // Nobody but the process that had mapped a pool reads what its next worker sends.
+        if mapped.process + 1 != process {
+            gone.append(&mut mapped.inherited);
+        }
         (mapped.process, mapped.ended) = (process, Default::default());
     }
-    run(&mut mapped)
+    let result = run(&mut mapped);
+    drop(mapped);
+    drop(gone);
+    result
 }
 
 fn with_pools<R>(run: impl FnOnce(&mut Vec<Arc<Memory>>) -> R) -> R {
