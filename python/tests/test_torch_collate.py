@@ -509,3 +509,11 @@ def test_specs_that_do_not_pickle():
     collate = wt.collate_fn({"x": wr.Pad(engine=wr.Engine(threads=1))})
     with pytest.raises(pickle.PicklingError, match="spec of 'x': engine=.*leave it out"):
         pickle.dumps(collate)
+
+
+def test_a_tensordict_that_torch_stacks_goes_to_the_device(monkeypatch):
+    tensordict = pytest.importorskip("tensordict", reason="SKIP: tensordict is not installed")
+    moved = []
+    monkeypatch.setattr("windrow.torch._collate.to_device", lambda tensor, device: moved.append(device) or tensor)
+    samples = [tensordict.TensorDict({"a": torch.ones(2, requires_grad=True)}, [])] * 2
+    assert wt.collate_fn(device="cpu")(samples)["a"].requires_grad and moved == ["cpu"]

@@ -1,12 +1,13 @@
 """windrow.torch.Prefetcher: order, errors, ends; and its CUDA part on streams that lag behind."""
 
+import contextvars
 import gc
 import os
 import signal
 import textwrap
 import threading
 import time
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, UserList, deque, namedtuple
 
 import pytest
 
@@ -427,3 +428,33 @@ def test_on_a_gpu():
             total = total + batch["x"] - batch["x"]
         del batch
         assert torch.equal(total.cpu(), large(i))
+
+
+def test_containers_of_libraries():
+    rows = torch.nn.utils.rnn.pack_sequence([torch.ones(3), torch.ones(2)])
+    moved = _transfer.map_tensors(rows, lambda tensor: tensor + 1)
+    assert type(moved) is type(rows) and moved.batch_sizes is rows.batch_sizes and moved.data.tolist() == [2] * 5
+    for cls in (deque, UserList):
+        tree = cls([torch.ones(1), "a"])
+        moved = _transfer.map_tensors(tree, lambda tensor: tensor + 1)
+        assert type(moved) is cls and moved[0].item() == 2 and moved[1] == "a" and tree[0].item() == 1
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", dtype=torch.bfloat16)])
+def test_the_thread_has_the_modes_of_the_loop(mode):
+    class Rows(torch.utils.data.Dataset):
+        layer, seen = torch.nn.Linear(4, 4), contextvars.ContextVar("seen", default=0)
+
+        def __len__(self):
+            return 6
+
+        def __getitem__(self, index):
+            return self.layer(torch.ones(4)) * self.seen.get()
+
+    Rows.seen.set(1)
+    with mode():
+        loader = DataLoader(Rows(), 2, collate_fn=torch.stack)
+        states = [(batch.requires_grad, batch.is_inference(), batch.dtype) for batch in wt.Prefetcher(loader, min_bytes=0)]
+        want = [(batch.requires_grad, batch.is_inference(), batch.dtype) for batch in loader]
+    assert states == want and len(set(states)) == 1
+    assert all(batch.any() for batch in wt.Prefetcher(loader, min_bytes=0))

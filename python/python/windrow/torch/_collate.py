@@ -13,6 +13,7 @@ import torch.utils.data
 
 import windrow as wr
 from windrow import _windrow
+from windrow._nodes import tensordict_flattener
 from windrow.torch import _registry, _workers
 from windrow.torch._shared import in_worker_process, share, share_bytes, view
 
@@ -240,8 +241,15 @@ class Rules:
         result = _scalars(column)
         if result is None:
             result = self._module.collate(column, collate_fn_map=self._types.table)
-        if self._device is not None and isinstance(result, torch.Tensor):
-            return to_device(result, self._device)
+        device = self._device
+        if device is None:
+            return result
+        if isinstance(result, torch.Tensor):
+            return to_device(result, device)
+        if tensordict_flattener(type(result)) is not None:
+            from windrow import _tensordict
+
+            return _tensordict.mapped(result, lambda tensor: to_device(tensor, device))
         return result
 
     def joined(self, column: List[Any], form: str, options: Dict[str, Any]) -> Any:

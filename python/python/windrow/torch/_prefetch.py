@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import atexit
 import collections
+import contextlib
+import contextvars
 import threading
 import time
 import weakref
-from typing import Any, Deque, Iterable, Iterator, Optional
+from typing import Any, Callable, Deque, Iterable, Iterator, Optional
+
+import torch
 
 from windrow.torch._transfer import Started, bytes_of, tensors_of, transfer_to
 
@@ -32,8 +36,8 @@ class Prefetcher:
     traceback. Leaving the loop ends the thread.
 
     A loader whose first batch is below ``min_bytes`` is read, and its batches moved, without a thread.
-    With ``num_workers=0`` the data set runs in the thread, beside the loop: random numbers that both
-    draw from one generator come in no fixed order.
+    With ``num_workers=0`` the data set runs in the thread, beside the loop, in the loop's modes of gradients, inference and autocast and
+    its context variables: random numbers that both draw from one generator come in no fixed order.
 
     Args:
         loader: an iterable of batches, such as a ``DataLoader``; iterated anew each time.
@@ -94,6 +98,24 @@ class Prefetcher:
             fetching.close()
 
 
+def _modes_here() -> Callable[[Callable[[], None]], None]:
+    """A function that runs another one on any thread as if on this one: in its context variables, its modes of gradients and inference,
+    its autocast."""
+    context, gradients, inference = contextvars.copy_context(), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    casts = [kind for kind in ("cuda", "cpu") if torch.is_autocast_enabled(kind)]
+    casts_to = [(kind, torch.get_autocast_dtype(kind), torch.is_autocast_cache_enabled()) for kind in casts]
+
+    def call(run: Callable[[], None]) -> None:
+        with contextlib.ExitStack() as modes:
+            modes.enter_context(torch.inference_mode(inference))
+            modes.enter_context(torch.set_grad_enabled(gradients))
+            for kind, dtype, cached in casts_to:
+                modes.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=cached))
+            context.run(run)
+
+    return call
+
+
 class _Fetching:
     """A thread that fetches, and a line of at most `depth` batches."""
 
@@ -106,6 +128,7 @@ class _Fetching:
         self._is_done = False
         self._is_closed = False
         self._changed = threading.Condition()
+        self._modes = _modes_here()
         # A daemon, so that a loader that never answers does not keep the interpreter from ending.
         self._thread = threading.Thread(target=self._run, name="windrow-prefetch", daemon=True)
         _alive.add(self)
@@ -114,17 +137,7 @@ class _Fetching:
     def _run(self) -> None:
         """The thread: fetches until the loader ends or fails, or the line is closed; then lets go of the loader."""
         try:
-            self._transfer.begin()
-            while self._has_room():
-                assert self._iterator is not None
-                try:
-                    started = self._transfer.start(next(self._iterator))
-                except StopIteration:
-                    return
-                with self._changed:
-                    self._line.append(started)
-                    self._changed.notify_all()
-                del started
+            self._modes(self._fetch)
         except BaseException as error:
             self._error = error
         finally:
@@ -132,6 +145,19 @@ class _Fetching:
             with self._changed:
                 self._is_done = True
                 self._changed.notify_all()
+
+    def _fetch(self) -> None:
+        self._transfer.begin()
+        while self._has_room():
+            assert self._iterator is not None
+            try:
+                started = self._transfer.start(next(self._iterator))
+            except StopIteration:
+                return
+            with self._changed:
+                self._line.append(started)
+                self._changed.notify_all()
+            del started
 
     def _has_room(self) -> bool:
         """Waits until the line has room, or is closed: False."""

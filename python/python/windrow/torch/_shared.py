@@ -39,7 +39,7 @@ def share(outputs: Sequence[Tuple[str, Tuple[int, ...]]]) -> List[torch.Tensor]:
     start = 0
     for dtype, shape, nbytes in wanted:
         if nbytes == 0:
-            tensors.append(torch.empty(shape, dtype=dtype))
+            tensors.append(torch.empty(shape, dtype=dtype, device="cpu"))
         elif nbytes < SMALL_BYTES:
             tensors.append(_view(segment, start // dtype.itemsize, dtype, shape))
             start += -(-nbytes // _ALIGN) * _ALIGN
@@ -50,7 +50,7 @@ def share(outputs: Sequence[Tuple[str, Tuple[int, ...]]]) -> List[torch.Tensor]:
 
 def share_bytes(nbytes: int) -> torch.Tensor:
     """One uninitialised segment in torch's shared memory."""
-    return _view(torch_storage(nbytes), 0, torch.uint8, (nbytes,)) if nbytes else torch.empty(0, dtype=torch.uint8)
+    return _view(torch_storage(nbytes), 0, torch.uint8, (nbytes,)) if nbytes else torch.empty(0, dtype=torch.uint8, device="cpu")
 
 
 def view(memory: torch.Tensor, dtype: str, shape: Tuple[int, ...], byte_offset: int) -> torch.Tensor:
@@ -62,6 +62,7 @@ def view(memory: torch.Tensor, dtype: str, shape: Tuple[int, ...], byte_offset: 
 
 def _view(segment: Any, start: int, dtype: torch.dtype, shape: Tuple[int, ...]) -> torch.Tensor:
     """A row-major tensor in a storage; `start` counts elements."""
-    tensor: Any = torch.empty(0, dtype=dtype)
+    # Not on torch's default device.
+    tensor: Any = torch.empty(0, dtype=dtype, device="cpu")
     view: torch.Tensor = tensor.set_(segment, start, shape)
     return view

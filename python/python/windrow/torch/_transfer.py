@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import collections.abc
+import copy
 import logging
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 
 import windrow as wr
 from windrow import _nodes, _windrow
@@ -31,6 +34,15 @@ def map_tensors(tree: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> 
     mapped = _nodes.map_object(tree, lambda child: map_tensors(child, function))
     if mapped is not None:
         return mapped
+    if isinstance(tree, PackedSequence):
+        # Its batch sizes are on the host wherever its data is.
+        data, orders = map_tensors(tree.data, function), (tree.sorted_indices, tree.unsorted_indices)
+        return type(tree)(data, tree.batch_sizes, *(map_tensors(order, function) for order in orders))
+    if isinstance(tree, (collections.deque, collections.UserList)):
+        moved = copy.copy(tree)
+        for index, item in enumerate(tree):
+            moved[index] = map_tensors(item, function)
+        return moved
     if isinstance(tree, (list, tuple)):
         entries = [map_tensors(item, function) for item in tree]
         if type(tree) is list:
@@ -217,7 +229,7 @@ class CudaTransfer:
         _windrow._hold_copies(sources, self._device.index, self._stream.cuda_stream)
 
     def _pinned(self, nbytes: int) -> torch.Tensor:
-        return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+        return torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
 
     def _is_pinned(self, tensor: torch.Tensor) -> bool:
         return tensor.is_pinned()
