@@ -279,3 +279,9 @@ def test_completions_only_by_hand():
     bare = TokenizerNumbers(model_input_names=("input_ids",))
     unmasked = sequence.DataCollatorForCompletionOnlyLM([7], tokenizer=bare, padding_free=True)
     refusal(lambda: unmasked([{"input_ids": [7, 1]}]), ValueError, "attention mask")
+
+
+def test_an_error_names_the_sample_of_the_callers_list():
+    torch = pytest.importorskip("torch")
+    features = [{"input_ids": []}, {"input_ids": [1]}, {"input_ids": torch.ones(2, requires_grad=True)}]
+    refusal(lambda: sequence.DataCollatorWithFlattening()(features), wr.LayoutError, "sample 2", index=2)

@@ -244,3 +244,7 @@ def test_what_is_refused(dataset):
     refusal(lambda: collate_columns(clash, {"a": wr.Pad()}), ValueError, "two results are named 'a_lengths'")
     null = pa.table({"a": [1, None]})
     refusal(lambda: collate_columns(null), wr.DTypeError, "got null", index=1, path="a")
+
+
+def test_a_row_beyond_int64(dataset):
+    refusal(lambda: collate_columns(dataset, rows=np.array([2**64 - 1], "u8")), IndexError, "row 18446744073709551615 of a dataset")

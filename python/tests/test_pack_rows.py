@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import windrow as wr
+from helpers import refusal
 from windrow import plan
-from windrow.sequence import pack_rows
+from windrow.sequence import pack_rows, pack_tokens
 
 
 def expected(samples, rows, length, pad=0, labels=None):
@@ -84,3 +85,21 @@ def test_bad_plans_and_samples(samples, rows, options, error, text):
     with pytest.raises(error) as found:
         pack_rows(samples, rows, **options)
     assert text in str(found.value)
+
+
+def test_labels_that_the_first_sequence_lacks():
+    """They are not replaced by ids, whatever the order."""
+    samples = [{"input_ids": [1, 2]}, {"input_ids": [3, 4], "labels": [9, 9]}]
+    for call in (lambda: pack_rows(samples, [[0, 1]], max_tokens=4), lambda: pack_tokens(samples)):
+        refusal(call, KeyError, "sample 0: the key 'labels' is missing, which sample 1 has", index=0, path="labels")
+    refusal(lambda: pack_rows(samples, [[1, 0]], max_tokens=4), KeyError, "sample 1: the key 'labels' is missing")
+    none = [{"input_ids": [1, 2], "labels": None}] * 2
+    assert pack_rows(none, [[0, 1]], max_tokens=4, return_tensors="np")["labels"].tolist() == [[-100, 2, -100, 2]]
+
+
+def test_a_plan_of_iterators():
+    want = pack_rows([[1, 2], [3]], [[0, 1]], max_tokens=4, return_tensors="np")
+    for rows in (iter([[0, 1]]), [iter([0, 1])]):
+        got = pack_rows([[1, 2], [3]], rows, max_tokens=4, return_tensors="np")
+        assert all(got[name].tolist() == want[name].tolist() for name in want)
+    refusal(lambda: pack_rows([[1, 2], [3]], [[True, False]], max_tokens=4), TypeError, "row 0 of the plan has True")

@@ -1,6 +1,7 @@
 """windrow.structure beside loops written out."""
 
 import collections
+import decimal
 import sys
 
 import numpy as np
@@ -148,6 +149,49 @@ def test_lists_at_the_edge_of_64_bits():
     edges = [-(2**63), 2**63 - 1]
     assert concat_graphs([{"x": edges}, {"x": [True, False]}])["x"].tolist() == [*edges, 1, 0]
     assert keyed_jagged([{"x": edges}, {"x": [True, False]}]).values.tolist() == [*edges, 1, 0]
+
+
+def test_numbers_keep_their_dtype():
+    """As those of `wr.ragged`, but Python's own floats are float32."""
+    kinds = [([True, False], "bool"), ([np.float64(0.1)], "float64"), ([np.int32(1), np.int32(2)], "int32"), ([5.0, 2**64], "float32")]
+    for values, dtype in kinds:
+        batch = keyed_jagged([{"x": values}, {"x": []}], return_tensors="np")
+        assert batch.values.dtype == dtype and batch.values.tolist() == np.array(values, dtype).tolist()
+    assert keyed_jagged([{"x": [2**64, 5.0]}], return_tensors="np").values.dtype == np.float32
+    for value in (torch.tensor(1.5, requires_grad=True), np.True_, decimal.Decimal(1), 1j, "a"):
+        refusal(lambda: keyed_jagged([{"x": [1]}, {"x": [value]}]), TypeError, 'sample 1 at "x": .*at position 0', index=1, path="x")
+    refusal(lambda: keyed_jagged([{"x": [1e20, 10**400]}]), wr.DTypeError, "got an int that no float has at position 1")
+
+
+def test_errors_of_keyed_lists_name_sample_and_key():
+    plain, grad = torch.ones(2), torch.ones(2, requires_grad=True)
+    samples = [{"a": plain, "b": plain}, {"a": plain, "b": plain}, {"a": plain, "b": grad}]
+    refusal(lambda: keyed_jagged(samples), wr.LayoutError, 'sample 2 at "b": expected a tensor that does not require grad', index=2, path="b")
+    samples[2]["b"] = object()
+    refusal(lambda: keyed_jagged(samples), TypeError, 'sample 2 at "b": expected an array-like', index=2, path="b")
+    for wrong in ({"a": [1]}, "a"):
+        refusal(lambda: keyed_jagged(wrong), TypeError, "expected a list of samples" if wrong != "a" else "expected a mapping")
+    refusal(lambda: keyed_jagged([[1]]), TypeError, "sample 0: expected a mapping of lists, got list")
+    refusal(lambda: keyed_jagged([{"a": [1]}], keys=[]), ValueError, "no keys")
+    refusal(lambda: pad_images({"a": np.ones((1, 2, 2))}), TypeError, "expected a list of samples, got dict")
+
+
+def test_what_graphs_are_joined_by():
+    graph = {"x": np.ones((3, 1)), "edge_index": np.array([[0, 1], [1, 2]]), "e": np.array([1])}
+    for name, how in (("num_nodes", {"num_nodes": lambda graph: 2.9}), ("increments", {"increments": {"e": lambda graph: 2.7}})):
+        refusal(lambda: concat_graphs([graph, graph], **how), TypeError, f"sample 0: {name} gives 2.. in place of an int")
+    whole = concat_graphs([graph] * 2, num_nodes=lambda graph: torch.tensor(3), increments={"e": lambda graph: np.int64(4)})
+    assert whole["e"].tolist() == [1, 5]
+    for name in ("increments", "cat_dims"):
+        refusal(lambda: concat_graphs([graph] * 2, **{name: {"edge": 1}}), ValueError, f"{name} has 'edge', which sample 0 has not")
+    refusal(lambda: concat_graphs([{**graph, "x_ptr": 1}] * 2, follow_batch=["x"]), ValueError, "follow_batch gives 'x_ptr'")
+
+
+@pytest.mark.parametrize("values, dtype", [((0.5, 1), "float32"), ((1, 0.5), "float32"), ((np.float64(0.1),) * 2, "float64")])
+def test_numbers_of_graphs(values, dtype):
+    graphs = [{"x": np.ones((1, 1)), "y": value} for value in values]
+    batch = concat_graphs(graphs, return_tensors="np")
+    assert batch["y"].dtype == dtype and batch["y"].tolist() == np.array(values, dtype).tolist()
 
 
 @pytest.mark.parametrize("make", [list, np.array, torch.tensor])

@@ -316,7 +316,7 @@ class DataCollatorWithFlattening:
                 return_seq_idx=self.return_seq_idx,
                 return_tensors=return_tensors or self.return_tensors,
             )
-        except (wr.ShapeError, wr.DTypeError, wr.DeviceError, TypeError, KeyError) as error:
+        except (wr.ShapeError, wr.DTypeError, wr.LayoutError, wr.DeviceError, TypeError, KeyError) as error:
             index = getattr(error, "index", None)
             if index is None or kept[index] == index:
                 raise

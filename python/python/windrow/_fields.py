@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import numbers
 import operator
 from typing import Any, List, Mapping, Sequence
 
@@ -12,10 +13,13 @@ from windrow._flattener import located
 
 # The dtype of a list of Python numbers, and the name of one of them.
 NUMBERS = {bool: ("bool", "a bool"), int: ("int64", "an int"), float: ("float32", "a float")}
+# What `float` takes of an int.
+_MOST_FLOAT = 2**1024 - 2**970 - 1
 
 
 def row(values: Any, index: int, path: str = "", what: str = "sample") -> Any:
-    """A list of Python numbers as one array-like: int64, also if it is empty, or float32 if it has floats; an array-like as it is.
+    """A list of Python numbers as one array-like: int64, also if it is empty, float32 if it has floats, bool if it has bools alone; of
+    NumPy's scalars too in their dtype. An array-like as it is.
 
     Raises:
         TypeError, DTypeError: None, a str, a mapping, or a list of anything else; `what` and `index` name the sample.
@@ -33,15 +37,25 @@ def row(values: Any, index: int, path: str = "", what: str = "sample") -> Any:
         first = type(values[0])
         position = next(i for i, value in enumerate(values) if (type(value) is bool) != (first is bool))
         raise refused(wr.DTypeError, NUMBERS[first][0], f"{NUMBERS[type(values[position])][1]} at position {position}")
-    for code in "qf":
+    if kinds == {bool}:
+        return memoryview(bytes(values)).cast("?")
+    if kinds <= NUMBERS.keys():
+        code, dtype, most = ("f", "float32", _MOST_FLOAT) if float in kinds else ("q", "int64", 2**63 - 1)
         try:
             return array.array(code, values)
-        except TypeError:
-            pass
         except OverflowError:
-            position = next(i for i, value in enumerate(values) if not -(2**63) <= value < 2**63)
-            raise refused(wr.DTypeError, "int64", f"an int beyond 64 bits at position {position}") from None
-    position, value = next((i, value) for i, value in enumerate(values) if not isinstance(value, (int, float)))
+            position = next(i for i, value in enumerate(values) if type(value) is int and not -most - 1 <= value <= most)
+            beyond = "beyond 64 bits" if code == "q" else "that no float has"
+            raise refused(wr.DTypeError, dtype, f"an int {beyond} at position {position}") from None
+    if all(issubclass(kind, numbers.Number) for kind in kinds):
+        import numpy
+
+        # No float() or int() of an object: those of a tensor lose its gradient.
+        scalars = numpy.array(values)
+        if scalars.dtype.kind in "iuf":
+            return scalars
+    known = {kind for kind in kinds if kind in NUMBERS or issubclass(kind, numbers.Number) and hasattr(kind, "dtype")}
+    position, value = next(((i, value) for i, value in enumerate(values) if type(value) not in known), (0, values[0]))
     raise refused(TypeError, "a list of numbers, or an array-like", f"{type(value).__name__} at position {position}")
 
 

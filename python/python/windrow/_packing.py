@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
+import itertools
+import operator
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from windrow import _windrow
 from windrow._fields import check, give
+from windrow._flattener import located
 from windrow._padding import features_of, is_mapping, result_keys, rows_of
 from windrow._worker_results import for_workers
 from windrow.plan import int_of
@@ -48,7 +51,7 @@ def pack_tokens(
         ShapeError: ids of another shape, or another number of labels than ids.
         DTypeError: ids or labels are not whole numbers, or are beyond int64.
         DeviceError: they are in several places.
-        KeyError: an entry is missing.
+        KeyError: an entry is missing, or the first sequence has no labels and a later one has.
         TypeError: as for `pad_tokens`.
         ValueError: there are no features, or more than 2^31 - 1 tokens.
 
@@ -64,6 +67,7 @@ def pack_tokens(
     ids, labels, positions, index, boundaries, longest = _windrow._pack_columns(
         features, "input_ids", names.get("labels"), separator_id, position_ids_start, return_seq_idx
     )
+    _check_labels(features, names)
     result = {
         "input_ids": give(ids, return_tensors),
         "labels": give(labels, return_tensors),
@@ -112,7 +116,7 @@ def pack_rows(
     Raises:
         IndexError: the plan names a sample that does not exist.
         TypeError: an index is not an int, or a dict of columns in place of the list.
-        KeyError: an entry is missing.
+        KeyError: an entry is missing, or the first sequence of the plan has no labels and a later one has.
         ValueError: a row is longer than ``max_tokens``, no ``max_tokens`` is known, the plan is empty, or there are more than 2^31 - 1
             tokens.
         ShapeError, DTypeError, DeviceError: as for `pack_tokens`; ``index`` is the position in the order of the plan.
@@ -130,34 +134,51 @@ def pack_rows(
     if limit is None:
         raise ValueError("max_tokens= is needed: only the whole plan of windrow.plan.pack has one, and no part of it and no other list")
     limit = int_of("max_tokens", limit)
-    features = features_of(_picked(rows_of(samples), plan))
+    rows, picked = _picked(rows_of(samples), plan)
+    features = features_of(picked)
+    names = result_keys(features)
     columns = _windrow._pack_rows_of(
         features,
         "input_ids",
-        result_keys(features).get("labels"),
-        [len(indices) for indices in plan],
+        names.get("labels"),
+        rows,
         limit,
         (pad_token_id, label_pad_token_id, separator_id),
     )
-    names = ("input_ids", "labels", "position_ids", "segment_ids", "cu_seqlens")
-    return {name: give(column, return_tensors) for name, column in zip(names, columns)}
+    _check_labels(features, names)
+    results = ("input_ids", "labels", "position_ids", "segment_ids", "cu_seqlens")
+    return {name: give(column, return_tensors) for name, column in zip(results, columns)}
 
 
-def _picked(samples: Sequence[Any], plan: Sequence[Sequence[int]]) -> List[Any]:
-    """The samples that a plan names, in its order, as mappings. TypeError for what is no index, IndexError for one out of range,
-    ValueError for a plan without any."""
+def _check_labels(features: Sequence[Any], names: Mapping[str, str]) -> None:
+    """KeyError where the first feature has no labels, so that ids would stand in for those that a later one has."""
+    if "labels" in names or not isinstance(features, (list, tuple)):
+        return
+    for key in ("labels", "label"):
+        if any(map(operator.contains, features, itertools.repeat(key))):
+            index = next((index for index, sample in enumerate(features) if sample.get(key) is not None), None)
+            if index is not None:
+                raise located(KeyError(f"sample 0: the key {key!r} is missing, which sample {index} has"), 0, key)
+
+
+def _picked(samples: Sequence[Any], plan: Iterable[Iterable[int]]) -> Tuple[List[int], List[Any]]:
+    """The number of samples in each row of a plan, and these samples in its order, as mappings. TypeError for what is no index,
+    IndexError for one out of range, ValueError for a plan without any."""
+    rows: List[int] = []
     features: List[Any] = []
     for row, indices in enumerate(plan):
         if not hasattr(indices, "__iter__"):
             raise TypeError(f"row {row} of the plan is {indices!r} in place of a list of indices of samples")
+        before = len(features)
         for index in indices:
-            if not hasattr(index, "__index__"):
+            if type(index) is bool or not hasattr(index, "__index__"):
                 raise TypeError(f"row {row} of the plan has {index!r} in place of the index of a sample")
             if not -len(samples) <= index < len(samples):
                 raise IndexError(f"row {row} of the plan names sample {index} of {len(samples)}")
             features.append(samples[index])
+        rows.append(len(features) - before)
     if not features:
         raise ValueError("the plan names no samples")
     if not is_mapping(features[0]):
         features = [{"input_ids": tokens} for tokens in features]
-    return features
+    return rows, features

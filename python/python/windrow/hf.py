@@ -117,11 +117,12 @@ def _positions(rows: Any, count: int) -> Any:
     positions = np.asarray(rows)
     if positions.ndim != 1 or len(positions) and positions.dtype.kind not in "iu":
         raise TypeError(f"rows must be a slice or indices, got {type(rows).__name__} of {positions.dtype}")
-    positions = positions.astype(np.int64)
-    outside = (positions < -count) | (positions >= count)
+    # Before a cast, which would make large unsigned ones negative.
+    outside = (positions >= count) | (positions.astype(np.int64) < -count if positions.dtype.kind == "i" else False)
     if outside.any():
         index = int(outside.argmax())
         raise IndexError(f"rows[{index}]: row {positions[index]} of a dataset of {count} rows")
+    positions = positions.astype(np.int64)
     return np.where(positions < 0, positions + count, positions)
 
 

@@ -7,11 +7,15 @@ them on the host. They need NumPy, and torch for ``return_tensors="pt"``.
 from __future__ import annotations
 
 import array
+import operator
+import re
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import windrow as wr
 from windrow import _windrow
 from windrow._fields import check, column_of, give, numpy, refusal, row, with_hint
+from windrow._flattener import located
+from windrow._padding import is_mapping, rows_of
 from windrow._worker_results import for_workers
 
 if TYPE_CHECKING:
@@ -66,7 +70,7 @@ def pad_images(
     check(return_tensors)
     if transform is not None and not isinstance(transform, wr.Transform):
         raise TypeError(f"transform must be a wr.Transform, got {transform!r}; wr.pad takes others, and gives their scales")
-    images = images if hasattr(images, "__len__") else list(images)
+    images = rows_of(images) if hasattr(images, "__len__") else list(images)
     try:
         first = wr.asarray(images[0]).shape if len(images) else (0, 0, 0)
     except (TypeError, ValueError, BufferError):
@@ -127,8 +131,9 @@ def concat_graphs(
             fit their dtype; on a device, floats that have to be raised.
         DeviceError: entries are on several devices.
         KeyError: an entry is missing.
-        TypeError: a graph is not a mapping.
-        ValueError: there are no graphs, or a number of nodes is negative.
+        TypeError: a graph is not a mapping, or a function gives no int.
+        ValueError: there are no graphs, a number of nodes is negative, ``cat_dims`` or ``increments`` have a key that the first graph has
+            not, or ``follow_batch`` gives the name of an entry.
 
     Example:
         >>> import numpy as np
@@ -144,10 +149,18 @@ def concat_graphs(
         raise ValueError("cannot assemble an empty list of graphs")
     _check_mappings(graphs)
     keys = list(graphs[0])
+    for argument, names in (("cat_dims", cat_dims or {}), ("increments", increments or {})):
+        if unknown := [key for key in names if key not in keys]:
+            raise ValueError(f"{argument} has {unknown[0]!r}, which sample 0 has not; it has {', '.join(map(repr, keys))}")
+    if taken := [name for key in follow_batch for name in (f"{key}_batch", f"{key}_ptr") if name in keys]:
+        raise ValueError(f"follow_batch gives {taken[0]!r}, which is an entry of the graphs: rename theirs")
     dims = {key: (cat_dims or {}).get(key, -1 if _is_index(key) else 0) for key in keys}
     steps = {key: how for key in keys if (how := _steps_of(key, graphs, increments or {})) is not None}
-    nodes = list(map(int, map(num_nodes, graphs))) if callable(num_nodes) else num_nodes
-    joined = _windrow._join_graphs(graphs, dims, steps, nodes, list(follow_batch))
+    nodes = _whole("num_nodes", num_nodes, graphs) if callable(num_nodes) else num_nodes
+    try:
+        joined = _windrow._join_graphs(graphs, dims, steps, nodes, list(follow_batch))
+    except wr.DTypeError as error:
+        raise with_hint(error, {"spec=": "entries of one key have one dtype"}) from None
     return {key: give(field, return_tensors) for key, field in joined.items()}
 
 
@@ -168,11 +181,21 @@ def _steps_of(
     if key in increments:
         increment = increments[key]
         if callable(increment):
-            return list(map(int, map(increment, graphs[:-1])))
+            return _whole("increments", increment, graphs[:-1])
         return "nodes" if increment == "num_nodes" else [increment] * (len(graphs) - 1)  # type: ignore[list-item]
     if "batch" in key and not isinstance(graphs[0][key], (int, float)):
         return "ends"
     return "nodes" if _is_index(key) else None
+
+
+def _whole(argument: str, function: Callable[[Mapping[str, Any]], Any], graphs: Sequence[Mapping[str, Any]]) -> List[int]:
+    """What a function gives for each graph; TypeError for what is no whole number."""
+    numbers = list(map(function, graphs))
+    try:
+        return list(map(operator.index, numbers))
+    except TypeError:
+        index = next(index for index, number in enumerate(numbers) if not hasattr(number, "__index__"))
+        raise TypeError(f"sample {index}: {argument} gives {numbers[index]!r} in place of an int") from None
 
 
 def _is_index(key: str) -> bool:
@@ -205,7 +228,8 @@ def keyed_jagged(
     """Gathers keyed lists of unequal length in key-major order.
 
     Args:
-        samples: mappings from a key to a list or an array-like of one dim.
+        samples: mappings from a key to a list or an array-like of one dim. Lists of Python's floats are float32, of its ints, or
+            of these and bools, int64; NumPy's scalars keep their dtype.
         keys: the keys to take, in this order; None: those of the first sample.
         weights: mappings like ``samples``, with a weight for each value.
         dtype: dtype of the values; None: theirs.
@@ -217,8 +241,10 @@ def keyed_jagged(
 
     Raises:
         ShapeError: there are not as many weights as values.
+        DTypeError, LayoutError, DeviceError: values do not fit together, require grad, or are in several places.
         KeyError: an entry is missing.
-        ValueError: there are no samples.
+        TypeError: a sample is no mapping, or an entry no list of numbers.
+        ValueError: there are no samples, or no keys.
 
     Example:
         >>> from windrow.structure import keyed_jagged
@@ -227,9 +253,16 @@ def keyed_jagged(
         ([1, 2, 3, 7], [2, 1, 1, 0])
     """
     check(return_tensors)
-    if not samples:
+    samples, weights = rows_of(samples), weights if weights is None else rows_of(weights)
+    if not len(samples):
         raise ValueError("cannot assemble an empty list of samples")
+    for argument, trees in (("", samples), ("weights of ", weights or ())):
+        for index, tree in enumerate(trees):
+            if not is_mapping(tree):
+                raise TypeError(f"{argument}sample {index}: expected a mapping of lists, got {type(tree).__name__}")
     keys = list(samples[0] if keys is None else keys)
+    if not keys:
+        raise ValueError("no keys: there is nothing to gather")
 
     rows, weighed = _rows_of(samples, keys), None
     others = None
@@ -245,7 +278,7 @@ def keyed_jagged(
             spec = {"values": wr.Ragged(dtype=dtype), "weights": wr.Ragged()}
             both = wr.collate([{"values": row, "weights": other} for row, other in zip(rows, others)], spec=spec)
             values, weighed = both["values"], both["weights"]
-    except (wr.DTypeError, wr.ShapeError) as error:
+    except (wr.DTypeError, wr.ShapeError, wr.LayoutError, wr.DeviceError, TypeError) as error:
         raise _at_key(error, keys, len(samples)) from None
     return KeyedJagged(
         keys,
@@ -258,17 +291,24 @@ def keyed_jagged(
 
 
 def _rows_of(trees: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> List[Any]:
-    """The entries of all samples, key by key; empty lists as such, which take the dtype of their neighbours, where any is not empty."""
+    """The entries of all samples, key by key; empty lists as such, which take the dtype of their neighbours, where any is not empty; lists
+    of bools as int64, unless there are no others."""
     rows = [values for key in keys for values in column_of(trees, key)]
+    bools = [type(values) is memoryview and values.format == "?" for values in rows]
+    if any(bools) and not all(is_bool or _length(values) == 0 for is_bool, values in zip(bools, rows)):
+        rows = [array.array("q", values) if is_bool else values for is_bool, values in zip(bools, rows)]
     empty = [type(values) is array.array and not len(values) for values in rows]
     return rows if all(empty) else [[] if is_empty else values for values, is_empty in zip(rows, empty)]
 
 
 def _at_key(error: Any, keys: Sequence[str], num_samples: int) -> Any:
     """The same error of a sample and a key in place of a row; an error of no row as it is."""
-    if error.path not in ("", "values", "weights") or error.index is None:
+    if getattr(error, "path", None) not in ("", "values", "weights") or error.index is None:
         return error
     column, index = divmod(error.index, num_samples)
+    if not hasattr(error, "expected"):
+        text = re.sub(f'^sample {error.index}( at "{error.path}")?', f'sample {index} at "{keys[column]}"', str(error))
+        return located(type(error)(text), index, keys[column])
     hint = "values of all keys have one dtype, and so have weights" if isinstance(error, wr.DTypeError) else ""
     return refusal(type(error), index, keys[column], error.expected, error.got, hint)
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyFloat, PyList, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyTuple};
 use windrow::collate::Form;
 use windrow::error::{ErrorValue, Hint, Mismatch};
 use windrow::observe::Stage;
@@ -40,6 +40,15 @@ pub(crate) struct KeyColumn {
     is_float: bool,
 }
 
+/// Whether all items are numbers of Python's own classes, and some of them floats. NumPy's float64, a class of floats, has a dtype.
+fn are_python_floats(items: &[Bound<'_, PyAny>]) -> bool {
+    let is_float = |item: &Bound<'_, PyAny>| item.is_exact_instance_of::<PyFloat>();
+    let is_number = |item: &Bound<'_, PyAny>| {
+        is_float(item) || item.is_exact_instance_of::<PyInt>() || item.is_instance_of::<PyBool>()
+    };
+    items.iter().all(is_number) && items.iter().any(is_float)
+}
+
 impl KeyColumn {
     /// Imports what each sample has under `key`; KeyError for a sample without it, TypeError for one that is no mapping. `name`:
     /// of the leaf, for errors.
@@ -69,7 +78,7 @@ impl KeyColumn {
             item.is_instance_of::<PyList>() || item.is_instance_of::<PyTuple>()
         };
         let are_rows = items.iter().all(is_row);
-        let is_float = items.first().is_some_and(|item| item.is_instance_of::<PyFloat>());
+        let is_float = are_python_floats(&items);
         let reading = Reading { path: name, rows: true, ..Reading::default() };
         let (samples, _) = Imported::from_objects(py, items, 0, reading)?;
         Ok(KeyColumn { name: name.to_owned(), samples, are_rows, is_float })
