@@ -184,3 +184,20 @@ def test_in_worker_processes(tmp_path):
     done = isolated.python(program, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.split("\n")[:2] == ["refused", "left: []"], done.stdout
+
+
+def test_rows_of_arrow_scales_and_texts():
+    pa = pytest.importorskip("pyarrow", reason="SKIP: pyarrow is not installed")
+    rows = pa.RecordBatch.from_pydict({"a": [1, 2, 3], "b": [4, 5, 6]})
+    for made in (windrow.jax.grain.BatchFn()(rows), windrow.jax.collate(rows)):
+        assert {name: np.asarray(column).tolist() for name, column in made.items()} == {"a": [1, 2, 3], "b": [4, 5, 6]}
+    samples = [np.full((2, 32), index + 1, "f4") for index in range(2)]
+    for form in (wr.Stack, wr.Pad):
+        want = getattr(wr, form.__name__.lower())(samples, transform=wr.Quantize("int8"))
+        for shared in (False, True):
+            make = windrow.jax.grain.BatchFn(form(transform=wr.Quantize("int8")))
+            if shared:
+                make.enable_shared_memory_output()
+            batch = make(samples)
+            assert np.array_equal(batch.data, want.numpy()) and np.array_equal(batch.scales, want.scales.numpy())
+    refusal(lambda: windrow.jax.grain.BatchFn()(["a", 1]), TypeError, "sample 1: expected str, got int", index=1)

@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 import jax
 
-from windrow import _windrow
+from windrow import SampleList, _windrow
 from windrow._nodes import name_of
 
 
@@ -39,7 +39,8 @@ def flatten(samples: Iterable[Any], sep: str) -> Tuple[List[Dict[str, Any]], Any
         TypeError: for a mapping or text in place of the list, and for a leaf that JAX does not look into though it is a container.
     """
     _windrow._check_list(samples)
-    samples = list(samples)
+    # An Arrow object is the list of its rows; itself it gives columns.
+    samples = list(SampleList(samples) if _windrow._is_arrow(samples) else samples)
     if not samples:
         raise ValueError("cannot assemble an empty list of samples")
     first, tree = jax.tree_util.tree_flatten_with_path(samples[0])

@@ -19,6 +19,7 @@ from grain.multiprocessing import SharedMemoryArray
 
 import windrow as wr
 from windrow import _leaves, _shared_memory
+from windrow._flattener import at_path, located
 from windrow.jax._trees import JaxBatch, flatten
 
 
@@ -73,6 +74,8 @@ class BatchFn:
         columns, tree = flatten(values, self.sep)
         leaves: Dict[str, Any] = {path: [column[path] for column in columns] for path in columns[0]}
         paths, texts = _leaves.told_apart(columns[0])
+        for path in texts:
+            _check_texts(leaves[path], path)
         made: List[SharedMemoryArray] = []
         try:
             for path, spec in zip(paths, _leaves.chosen(self.spec, paths, "leaf", texts)):
@@ -91,7 +94,8 @@ class BatchFn:
         samples = wr.SampleList(column)
         kwargs = {"engine": self._own_engine(), **spec.kwargs}
         data = None
-        if self._shared:
+        # Scales have no segment of their own.
+        if self._shared and not isinstance(spec.kwargs.get("transform"), wr.Quantize):
             (shape, dtype), *_ = wr.explain(samples, spec.form, **kwargs).outputs
             if 0 not in shape and _is_numpys(dtype):
                 data = SharedMemoryArray(shape, np.dtype(dtype))
@@ -101,9 +105,9 @@ class BatchFn:
         batch = getattr(wr, spec.form)(samples, **kwargs)
         if data is None:
             data = batch.numpy()
-        if spec.form == "stack":
-            return data
         fields = {name: tensor.numpy() for name, tensor in _leaves.fields_of(batch).items()}
+        if spec.form == "stack" and not fields:
+            return data
         return JaxBatch(data, **fields, max_length=batch.max_length)
 
     def _own_engine(self) -> Optional[wr.Engine]:
@@ -114,6 +118,15 @@ class BatchFn:
         if self._engine is None or self._engine[0] != os.getpid():
             self._engine = os.getpid(), wr.Engine(threads=threads)
         return self._engine[1]
+
+
+def _check_texts(column: List[Any], path: str) -> None:
+    """TypeError for what is no text as the first one is."""
+    kind = str if isinstance(column[0], str) else bytes
+    index = next((index for index, text in enumerate(column) if not isinstance(text, kind)), None)
+    if index is not None:
+        text = f"sample {index}{at_path(path)}: expected {kind.__name__}, got {type(column[index]).__name__}"
+        raise located(TypeError(text), index, path)
 
 
 def _is_numpys(name: str) -> bool:
