@@ -413,3 +413,21 @@ def test_real_part_of_permuted_and_truncated_samples():
     batch = wr.pad(arrays, side="left", size=(5, 6), truncate=True, transform=wr.Transform(permute=(1, 0)))
     assert_tensor(batch[0], arrays[0][:, -6:].T, compact=False)
     assert_tensor(batch[1], arrays[1][-5:].T, compact=False)
+
+
+class OnlyIndex:
+    def __index__(self):
+        return 2**62 + 1
+
+
+@pytest.mark.parametrize("value", [OnlyIndex(), np.uint64(2**62 + 1), wr.asarray(2**62 + 1), np.array(2**62 + 1)])
+def test_ints_of_other_classes_are_exact(value):
+    batch = wr.pad([np.ones(1, "i8"), np.ones(2, "i8")], value=value)
+    assert memoryview(batch).tolist() == [[1, 2**62 + 1], [1, 1]]
+
+
+@pytest.mark.parametrize("value", [3, 12, 0.75, 5, 2.0**-127 * 1.5])
+def test_ties_of_powers_of_two(value):
+    dtype = pytest.importorskip("ml_dtypes", reason="SKIP: ml_dtypes is not installed").float8_e8m0fnu
+    batch = wr.pad([np.ones(1, dtype), np.ones(2, dtype)], value=value)
+    assert batch.numpy()[0, 1] == np.array(value).astype(dtype)

@@ -195,9 +195,9 @@ fn float4_pair(value: f64) -> Option<u8> {
     Some((code | u8::from(value.is_sign_negative()) << 3) * 0x11)
 }
 
-/// The code of the float8 nearest to `value`; on a tie the even code. The code of a NaN is that of the quiet one. A zero
-/// without its sign, or without a code of its own, is the nearest there is. `None` if the type has no NaN, no infinity, no such
-/// sign, or no magnitude to which a cast rounds the value.
+/// The code of the float8 nearest to `value`; on a tie the even code, of float8_e8m0fnu the larger. The code of a NaN is that of
+/// the quiet one. A zero without its sign, or without a code of its own, is the nearest there is. `None` if the type has no NaN,
+/// no infinity, no such sign, or no magnitude to which a cast rounds the value.
 fn float8_code(dtype: DType, value: f64) -> Option<u8> {
     let codes = (0..=255u8).map(|code| (code, float8_value(dtype, code)));
     if value.is_nan() {
@@ -224,9 +224,12 @@ fn float8_code(dtype: DType, value: f64) -> Option<u8> {
     // The next magnitude would be as far from the largest as the one below, but for powers of two.
     let half = if dtype == DType::F8E8M0FNU { 0.0 } else { (largest - below) / 2.0 };
     let distance = |candidate: f64| (candidate - value).abs();
-    let (code, _) = candidates.min_by(|(a, x), (b, y)| {
-        distance(*x).total_cmp(&distance(*y)).then((a & 1).cmp(&(b & 1)))
-    })?;
+    let on_tie = |a: u8, b: u8| match dtype {
+        DType::F8E8M0FNU => b.cmp(&a),
+        _ => (a & 1).cmp(&(b & 1)),
+    };
+    let (code, _) = candidates
+        .min_by(|(a, x), (b, y)| distance(*x).total_cmp(&distance(*y)).then(on_tie(*a, *b)))?;
     let beyond = value.abs() - largest;
     (beyond <= 0.0 || beyond < half || beyond == half && code & 1 == 0).then_some(code)
 }

@@ -146,7 +146,17 @@ pub(crate) fn scalar_of(value: &Bound<'_, PyAny>) -> PyResult<Scalar> {
     if value.is_instance_of::<PyString>() {
         return Err(PyTypeError::new_err(format!("value must be a number, got {}", value.repr()?)));
     }
-    match value.extract::<i128>() {
+    // An int of Python's own: bits of others are read by their own operators, which they may lack.
+    let int = match value.is_exact_instance_of::<PyInt>() {
+        true => None,
+        false => attribute(value, "__index__")?.map(|index| index.call0()),
+    };
+    let int = match int {
+        Some(Err(error)) if !is_answer(value.py(), &error) => return Err(error),
+        Some(Ok(int)) => Some(int),
+        _ => None,
+    };
+    match int.as_ref().unwrap_or(value).extract::<i128>() {
         Ok(int) => Ok(Scalar::Int(int)),
         Err(error) if error.is_instance_of::<PyOverflowError>(value.py()) => {
             Err(PyValueError::new_err(format!("value={} is beyond every dtype", shown(value)?)))
