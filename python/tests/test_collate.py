@@ -39,6 +39,11 @@ def stacked(n, *args):
     return np.stack([leaf(i, *args) for i in range(n)])
 
 
+def test_a_pattern_whose_leaves_have_other_entries():
+    spec = {"tokens.*": wr.Pad(), "tokens.ids": wr.Ragged()}
+    refusal(lambda: wr.collate([{"tokens": {"ids": [1]}}], spec), ValueError, 'spec "tokens.*" is used for no leaf: "tokens.ids"')
+
+
 def test_dict():
     tree = wr.collate([{"a": leaf(i), "b": leaf(i, (2,), "float32")} for i in range(4)])
     assert type(tree) is dict and list(tree) == ["a", "b"]

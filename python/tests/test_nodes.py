@@ -1,5 +1,6 @@
 """Classes that `wr.collate` takes apart and makes again: registered ones, attrs, pydantic, PyTrees, TensorDict."""
 
+import collections
 import dataclasses
 import functools
 import threading
@@ -297,7 +298,44 @@ def test_classes_registered_with_torchs_pytrees(with_keys):
         refusal(lambda: wr.collate(samples), ValueError, "sample 1: expected .*Node with 'a' beside its leaves, got 'b'")
     finally:
         pytree.SUPPORTED_NODES.pop(cls)
-        _nodes._known.pop(cls, None)
+        for known in _nodes._known:
+            known.pop(cls, None)
+
+
+def test_tuples_that_pytrees_know():
+    """They are leaves by name, and tuples before and after that."""
+    pytree = pytest.importorskip("torch.utils._pytree", reason="SKIP: torch is not installed")
+    cls = collections.namedtuple("cls", "a b")
+    pytree.register_pytree_node(cls, lambda node: (list(node), None), lambda leaves, _: ("rebuilt", *leaves))
+    samples = [{"p": cls(1, 2)}, {"p": cls(3, 4)}]
+    try:
+        for _ in range(2):
+            assert type(wr.collate(samples)["p"]) is cls
+            assert_tensor(wr.collate(samples, {"p": wr.Stack()})["p"], np.array([[1, 2], [3, 4]]))
+    finally:
+        pytree.SUPPORTED_NODES.pop(cls)
+    size = torch.Size([2, 3])
+    assert type(wr.collate([size, size])) is tuple
+    assert_tensor(wr.collate([{"s": size}] * 2, {"s": wr.Stack()})["s"], np.array([[2, 3]] * 2))
+
+
+def test_leaves_of_one_name():
+    pytree = pytest.importorskip("torch.utils._pytree", reason="SKIP: torch is not installed")
+    cls = type("Node", (), {})
+    keys = [pytree.MappingKey(1), pytree.MappingKey("1")]
+    pytree.register_pytree_node(
+        cls, lambda _: ([1, 2], None), lambda leaves, _: leaves, serialized_type_name="windrow.test.names",
+        flatten_with_keys_fn=lambda _: (list(zip(keys, [1, 2])), None),
+    )  # fmt: skip
+    try:
+        refusal(lambda: wr.collate([cls(), cls()]), ValueError, "two leaves of a .*Node are named '1'")
+    finally:
+        pytree.SUPPORTED_NODES.pop(cls)
+
+
+@pytest.mark.parametrize("base", [str, int, np.ndarray])
+def test_subclasses_that_have_rules_are_not_registered(base):
+    refusal(lambda: wr.register_node(type("Own", (base,), {}), vars, dict), TypeError, "wr.collate has rules for Own")
 
 
 @pytest.mark.parametrize("is_global", [True, False])
@@ -312,7 +350,8 @@ def test_classes_registered_with_optree(is_global):
         assert_tensor(batch.b, np.arange(2))
     finally:
         optree.unregister_pytree_node(cls, namespace=namespace)
-        _nodes._known.pop(cls, None)
+        for known in _nodes._known:
+            known.pop(cls, None)
 
 
 # Field by field beside what the library or torch makes of the same objects.
@@ -479,3 +518,16 @@ def test_what_a_tensordict_refuses(td):
 
 def test_classes_nobody_knows_are_still_refused():
     refusal(lambda: wr.collate([Pair(1, 2)]), TypeError, "sample 0: expected an array-like or .*, got .*Pair; .*wr.register_node")
+
+
+def test_graphs_whose_attributes_have_one_name():
+    data = pytest.importorskip("torch_geometric.data", reason="SKIP: torch_geometric is not installed")
+    graph = data.HeteroData({"user": {"id_x": torch.ones(2, 1)}, "user_id": {"x": torch.ones(2, 1)}})
+    refusal(lambda: wr.collate([graph, graph], sep="_"), ValueError, "two attributes are at 'user_id_x'", path="user_id_x")
+    torch.set_default_dtype(torch.float64)
+    try:
+        graphs = [data.Data(x=torch.ones(2, 1), y=0.1)] * 2
+        want = data.Batch.from_data_list(graphs).y
+        assert torch.equal(wr.collate(graphs).y, want) and want.dtype is torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)

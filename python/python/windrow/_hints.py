@@ -35,7 +35,8 @@ def in_place_of(cls: type) -> Optional[str]:
     """The advice for an object of a class that `collate` does not know; None for classes of Python's own that hold nothing."""
     if hasattr(cls, "to_dict"):
         return "its to_dict()"
-    if hasattr(cls, "__iter__"):
+    # Not by its metaclass, which an Enum is iterated by.
+    if any("__iter__" in vars(base) for base in cls.__mro__):
         return "a list or tuple of its items"
     return None if cls.__module__ in _OWN_MODULES else "a dict of what it holds, or register the class (wr.register_node)"
 

@@ -99,7 +99,10 @@ def sequence_like(first: Any, children: List[Any], *, is_apart: bool = True) -> 
     """A list or tuple of these entries, as many as `first` has, if it is no class: a copy of it, or that class called with them.
     `is_apart`: it shares no attribute with `first`."""
     if isinstance(first, type):
-        return first(children)
+        try:
+            return first(children)
+        except TypeError:
+            return tuple(children)  # torch.Size takes ints alone.
     if isinstance(first, list):
         made = _bare_copy(first, is_apart)
         list.extend(made, children)

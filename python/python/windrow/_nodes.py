@@ -20,8 +20,8 @@ __all__ = ["register_node"]
 
 
 _registered: Dict[type, Flattener] = {}
-# Weak, so that a class goes with its objects; the flatteners of libraries do not refer to it.
-_known: MutableMapping[type, Flattener] = weakref.WeakKeyDictionary()
+# Those of libraries, and of pytrees. Weak, so that a class goes with its objects; the flatteners of libraries do not refer to it.
+_known: Tuple[MutableMapping[type, Flattener], ...] = (weakref.WeakKeyDictionary(), weakref.WeakKeyDictionary())
 # Classes made without end must not make a table grow with them.
 _MAX_KNOWN = 1024
 
@@ -55,8 +55,8 @@ def register_node(
     """
     if not isinstance(cls, type):
         raise TypeError(f"register_node takes a class, got {type(cls).__name__}")
-    has_rules = cls in (dict, list, tuple, str, bytes, bool, int, float, type(None), object)
-    if has_rules or class_name(cls) in ("numpy.ndarray", "torch.Tensor"):
+    has_rules = cls in (dict, list, tuple, type(None), object) or issubclass(cls, (str, bytes, int, float))
+    if has_rules or any(class_name(base) in ("numpy.ndarray", "torch.Tensor") for base in cls.__mro__):
         raise TypeError(f"wr.collate has rules for {cls.__name__}; register a class of your own")
     for name, function in (("flatten", flatten), ("unflatten", unflatten)):
         if not callable(function):
@@ -83,11 +83,12 @@ def register_node(
 def find(cls: type, is_last: bool) -> Optional[Flattener]:
     """The flattener of a class that is registered or, with `is_last`, a node of pytrees, else of a library; None for other classes.
     `is_last`: it is no container by any other rule."""
-    found = _registered.get(cls) or _known.get(cls)
+    known = _known[is_last]
+    found = _registered.get(cls) or known.get(cls)
     if found is None:
         found = _pytree(cls) if is_last else _library(cls)
-        if found is not None and len(_known) < _MAX_KNOWN:
-            _known[cls] = found
+        if found is not None and len(known) < _MAX_KNOWN:
+            known[cls] = found
     return found
 
 
@@ -236,7 +237,7 @@ def _pytree(cls: Any) -> Optional[Flattener]:
                 leaves, context = node.flatten_fn(sample)
                 return {str(position): leaf for position, leaf in enumerate(leaves)}, context
             pairs, context = with_keys(sample)
-            return {name_of(key): leaf for key, leaf in pairs}, context
+            return _by_name(((name_of(key), leaf) for key, leaf in pairs), cls), context
 
         return _unlike(cls, flatten, node.unflatten_fn)
     entry = _optree_entry(cls)
@@ -246,10 +247,20 @@ def _pytree(cls: Any) -> Optional[Flattener]:
             leaves, context, *entries = entry.flatten_func(sample)
             leaves = list(leaves)
             names = entries[0] if entries and entries[0] is not None else range(len(leaves))
-            return {text_of(name): leaf for name, leaf in zip(names, leaves)}, context
+            return _by_name(((text_of(name), leaf) for name, leaf in zip(names, leaves)), cls), context
 
         return _unlike(cls, flatten_by_optree, lambda leaves, context: entry.unflatten_func(context, leaves))
     return None
+
+
+def _by_name(pairs: Iterable[Tuple[str, Any]], cls: type) -> Dict[str, Any]:
+    """Leaves by name; ValueError for two of one name."""
+    leaves: Dict[str, Any] = {}
+    for name, leaf in pairs:
+        if name in leaves:
+            raise ValueError(f"two leaves of a {class_name(cls)} are named {name!r}; rename one of them")
+        leaves[name] = leaf
+    return leaves
 
 
 def _optree_entry(cls: type) -> Any:

@@ -121,11 +121,15 @@ class _Graphs:
         steps = _steps(self._samples, stores, attr, values, self._nodes.get(key))
         kwargs: Dict[str, Any] = {} if dim is None else {"dim": dim}
         if not is_tensor:
-            kwargs["dtype"] = "float32" if any(type(value) is float for value in values) else None
+            default = str(torch.get_default_dtype()).rpartition(".")[2]
+            kwargs["dtype"] = default if any(type(value) is float for value in values) else None
         elif steps is not None and elem.dtype == torch.bool:
             kwargs["dtype"] = "int64"
         if steps is not None:
             kwargs["copy"] = True  # Raised in place.
+        if name in self.children:
+            where = self._where(name)
+            raise located(ValueError(f"two attributes are at {where!r}; give another sep="), 0, where)
         self.children[name] = values
         self.forms[name] = ("stack" if dim is None else "concat", kwargs)
         self._joined[name] = _Joined(key, attr, dim, steps)

@@ -134,6 +134,14 @@ impl<'a, 'py> Specs<'a, 'py> {
                 )));
             }
         }
+        for path in &self.paths {
+            if alone.find(unused.kwargs.py(), path)?.is_some() {
+                return Err(PyValueError::new_err(format!(
+                    "spec {pattern:?} is used for no leaf: {path:?} and others that it matches have another entry, an exact name \
+                     or a pattern before it"
+                )));
+            }
+        }
         let leaves = self.paths.iter().map(|path| format!("{path:?}")).collect::<Vec<_>>();
         let leaves = if leaves.is_empty() { "none".to_owned() } else { leaves.join(", ") };
         Err(PyValueError::new_err(format!(

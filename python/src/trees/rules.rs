@@ -47,7 +47,9 @@ pub(crate) fn flatten_container<'py>(
             check_known(&class, place.path, true)?;
         }
         NodeType::Mapping(entries(first, |key| Ok(key.unbind()))?)
-    } else if is_list_or_tuple(first) && !is_leaf {
+    } else if is_list_or_tuple(first) && is_leaf {
+        return Ok(None);
+    } else if is_list_or_tuple(first) {
         match names_of(&class)? {
             Some(names) => NodeType::Named(names, first.len()?),
             None => NodeType::Sequence(first.len()?, is_row(first)?),
