@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import windrow as wr
-from windrow import _windrow
+from windrow import _windrow, calibrate
 
 import isolated
 
@@ -55,7 +55,7 @@ def test_a_file_of_the_user_has_the_name_of_the_processor(tmp_path):
 
 OBEYED = """
 import numpy as np, windrow as wr
-from windrow import _windrow
+from windrow import _windrow, calibrate
 host = wr.SampleList(wr.stack([bytes(4096)] * 64, device="pinned"))
 device = wr.SampleList(wr.stack([bytes(4096)] * 64, device="cuda"))
 print(_windrow._page_copies(0))
@@ -134,3 +134,8 @@ def test_explain_says_which_leaves():
     assert plan.around_caches == [computed != "never" and int(computed) <= count << 21]
     assert large.around_caches == [computed != "never" and int(computed) <= 40 << 21]
     assert (f"{stores} ({source})" in str(large)) == large.around_caches[0]
+
+
+@pytest.mark.parametrize("seconds", ["inf", "nan", "-1", "0", "x"])
+def test_seconds_that_are_none(seconds, capsys):
+    assert calibrate.main(["--seconds", seconds]) == 2 and repr(seconds) in capsys.readouterr().err

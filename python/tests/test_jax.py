@@ -287,6 +287,15 @@ def test_containers_that_are_no_pytrees():
     refusal(lambda: windrow.jax.collate([{"a": Unknown(leaf(0))}]), TypeError, "'a'", "Unknown", "register_dataclass")
 
 
+def test_objects_that_only_collate_takes_apart():
+    class Pair:
+        def __init__(self, x):
+            self.x = x
+
+    wr.register_node(Pair, vars, lambda children: Pair(**children))
+    refusal(lambda: windrow.jax.collate([{"p": Pair(1)}] * 2), TypeError, "sample 0 at 'p': Pair is not a pytree; register it", index=0, path="p")
+
+
 def test_errors_name_the_leaf():
     trees = [{"a": [leaf(i, (2 + (i == 2),))]} for i in range(4)]
     refusal(lambda: windrow.jax.collate(trees), wr.ShapeError, "sample 2", r"a\.0", index=2, path="a.0")

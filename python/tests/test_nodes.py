@@ -529,5 +529,7 @@ def test_graphs_whose_attributes_have_one_name():
         graphs = [data.Data(x=torch.ones(2, 1), y=0.1)] * 2
         want = data.Batch.from_data_list(graphs).y
         assert torch.equal(wr.collate(graphs).y, want) and want.dtype is torch.float64
+        ints = [data.Data(x=torch.ones(2, 1), y=3)] * 2
+        assert wr.collate(ints).y.dtype is torch.int64 and wr.collate(ints, {"y": wr.Stack(dtype="float32")}).y.dtype is torch.float32
     finally:
         torch.set_default_dtype(torch.float32)

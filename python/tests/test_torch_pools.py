@@ -567,6 +567,9 @@ def test_the_limit_is_said_once(as_worker, caplog):
     assert len(caplog.records) == 1 and "more than 4096 bytes are in use" in caplog.text
     with pytest.raises(ValueError, match="workers_memory"):
         wt.collate_fn(workers_memory=-1)
+    for wrong in (1e9, True):
+        with pytest.raises(TypeError, match="workers_memory must be an int"):
+            wt.collate_fn(workers_memory=wrong)
     assert "workers_memory=0" in repr(wt.collate_fn(workers_memory=0)) and "workers" not in repr(wt.collate_fn())
 
 

@@ -232,6 +232,8 @@ def test_arguments():
         wt.Prefetcher([], depth=0)
     with pytest.raises(ValueError, match="'meta'"):
         list(wt.Prefetcher([], device="meta"))
+    with pytest.raises(ValueError, match="device must be None, 'cpu' or a CUDA device, got 'pinned'"):
+        list(wt.Prefetcher([], device="pinned"))
     if not torch.cuda.is_available():
         with pytest.raises(wr.CudaUnavailable, match="torch sees no CUDA device"):
             list(wt.Prefetcher([], device="cuda"))

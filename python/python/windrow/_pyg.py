@@ -121,8 +121,9 @@ class _Graphs:
         steps = _steps(self._samples, stores, attr, values, self._nodes.get(key))
         kwargs: Dict[str, Any] = {} if dim is None else {"dim": dim}
         if not is_tensor:
-            default = str(torch.get_default_dtype()).rpartition(".")[2]
-            kwargs["dtype"] = default if any(type(value) is float for value in values) else None
+            # Ints keep the dtype that the call or its spec gives.
+            if any(type(value) is float for value in values):
+                kwargs["dtype"] = str(torch.get_default_dtype()).rpartition(".")[2]
         elif steps is not None and elem.dtype == torch.bool:
             kwargs["dtype"] = "int64"
         if steps is not None:

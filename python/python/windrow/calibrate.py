@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import random
 import statistics
@@ -146,8 +147,15 @@ def main(argv: List[str]) -> int:
     arguments, seconds = list(argv), 12.0
     if "--seconds" in arguments[:-1]:
         at = arguments.index("--seconds")
-        seconds = float(arguments.pop(at + 1))
+        text = arguments.pop(at + 1)
         del arguments[at]
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = math.nan
+        if not 0 < seconds < math.inf:
+            print(f"--seconds: expected a number above 0, got {text!r}", file=sys.stderr)
+            return 2
     if arguments not in ([], ["--print"]):
         print(__doc__)
         return 0 if arguments in (["-h"], ["--help"]) else 2

@@ -8,7 +8,7 @@ import jax
 
 import windrow as wr
 from windrow import _leaves
-from windrow.jax._trees import JaxBatch, flatten
+from windrow.jax._trees import JaxBatch, flatten, no_pytree
 
 # The limit of JAX's integers unless jax_enable_x64 is set.
 _INT32_MAX = 2**31 - 1
@@ -57,6 +57,9 @@ def collate(samples: Iterable[Any], spec: Any = None, *, sep: str = ".", device:
     paths, texts = _leaves.told_apart(columns[0])
     specs = dict(zip(paths, _leaves.chosen(spec, paths, "leaf", texts)))
     batches = wr.collate(columns, specs if spec is not None else None, sep=sep, **common)
+    for path, batch in batches.items():
+        if not isinstance(batch, wr.Batch) and type(batch) is not list:
+            raise no_pytree(columns[0][path], path)
     arrays: Dict[str, Any] = {path: _arrays(batch, path) for path, batch in batches.items() if isinstance(batch, wr.Batch)}
     arrays.update((path, list(map(_array, batches[path]))) for path in paths if isinstance(specs[path], wr.List))
     leaves = dict(batches)

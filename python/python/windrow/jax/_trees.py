@@ -9,6 +9,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 import jax
 
 from windrow import SampleList, _windrow
+from windrow._flattener import located
 from windrow._nodes import name_of
 
 
@@ -50,10 +51,7 @@ def flatten(samples: Iterable[Any], sep: str) -> Tuple[List[Dict[str, Any]], Any
         raise ValueError(f"two leaves are at {twice!r}; give another sep=")
     for path, (_, leaf) in zip(paths, first):
         if dataclasses.is_dataclass(leaf) or isinstance(leaf, Mapping):
-            raise TypeError(
-                f"sample 0 at {path!r}: {type(leaf).__name__} is not a pytree; "
-                "register it (jax.tree_util.register_dataclass, register_pytree_node)"
-            )
+            raise no_pytree(leaf, path)
     columns = [dict(zip(paths, (leaf for _, leaf in first)))]
     for index, sample in enumerate(samples[1:], 1):
         try:
@@ -62,3 +60,10 @@ def flatten(samples: Iterable[Any], sep: str) -> Tuple[List[Dict[str, Any]], Any
             raise ValueError(f"sample {index}: its tree differs from sample 0's: {error}") from error
         columns.append(dict(zip(paths, leaves)))
     return columns, tree
+
+
+def no_pytree(leaf: Any, path: str) -> TypeError:
+    """The error of a leaf of the first sample that is a container which JAX does not look into."""
+    cure = "register it (jax.tree_util.register_dataclass, register_pytree_node)"
+    error: TypeError = located(TypeError(f"sample 0 at {path!r}: {type(leaf).__name__} is not a pytree; {cure}"), 0, path)
+    return error

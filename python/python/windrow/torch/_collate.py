@@ -14,6 +14,7 @@ import torch.utils.data
 import windrow as wr
 from windrow import _windrow
 from windrow._nodes import tensordict_flattener
+from windrow.plan import int_of
 from windrow.torch import _registry, _workers
 from windrow.torch._shared import in_worker_process, share, share_bytes, view
 
@@ -121,9 +122,7 @@ class Collator:
         self.sep = sep
         self.threads = threads
         self.arena = arena
-        if workers_memory is not None and workers_memory < 0:
-            raise ValueError(f"workers_memory must be None or bytes from 0 on, got {workers_memory}")
-        self.workers_memory = workers_memory
+        self.workers_memory = None if workers_memory is None else int_of("workers_memory", workers_memory, 0)
         self._torch_collate = _registry.find()
         self._rules: Dict[bool, Rules] = {}
         _workers.empty_with(self)

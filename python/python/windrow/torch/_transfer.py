@@ -285,9 +285,12 @@ def transfer_to(device: Any, depth: int) -> Any:
         CudaUnavailable: there is no CUDA device, or this is a worker process.
         ValueError: for a device of another kind.
     """
-    if device is None or torch.device(device).type == "cpu":
+    try:
+        device = torch.device("cpu" if device is None else device)
+    except RuntimeError as error:
+        raise ValueError(f"device must be None, 'cpu' or a CUDA device, got {device!r}") from error
+    if device.type == "cpu":
         return HostTransfer()
-    device = torch.device(device)
     if device.type != "cuda":
         raise ValueError(f"device must be None, 'cpu' or a CUDA device, got {str(device)!r}")
     if in_worker_process():
