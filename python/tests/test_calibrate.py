@@ -55,7 +55,7 @@ def test_a_file_of_the_user_has_the_name_of_the_processor(tmp_path):
 
 OBEYED = """
 import numpy as np, windrow as wr
-from windrow import _windrow, calibrate
+from windrow import _windrow
 host = wr.SampleList(wr.stack([bytes(4096)] * 64, device="pinned"))
 device = wr.SampleList(wr.stack([bytes(4096)] * 64, device="cuda"))
 print(_windrow._page_copies(0))

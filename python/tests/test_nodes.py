@@ -298,8 +298,7 @@ def test_classes_registered_with_torchs_pytrees(with_keys):
         refusal(lambda: wr.collate(samples), ValueError, "sample 1: expected .*Node with 'a' beside its leaves, got 'b'")
     finally:
         pytree.SUPPORTED_NODES.pop(cls)
-        for known in _nodes._known:
-            known.pop(cls, None)
+        _nodes._known_pytrees.pop(cls, None)
 
 
 def test_tuples_that_pytrees_know():
@@ -350,8 +349,7 @@ def test_classes_registered_with_optree(is_global):
         assert_tensor(batch.b, np.arange(2))
     finally:
         optree.unregister_pytree_node(cls, namespace=namespace)
-        for known in _nodes._known:
-            known.pop(cls, None)
+        _nodes._known_pytrees.pop(cls, None)
 
 
 # Field by field beside what the library or torch makes of the same objects.

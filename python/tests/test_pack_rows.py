@@ -1,5 +1,6 @@
 """windrow.sequence.pack_rows beside loops over Python lists."""
 
+import collections
 import random
 
 import numpy as np
@@ -90,8 +91,8 @@ def test_bad_plans_and_samples(samples, rows, options, error, text):
 def test_labels_that_the_first_sequence_lacks():
     """They are not replaced by ids, whatever the order."""
     samples = [{"input_ids": [1, 2]}, {"input_ids": [3, 4], "labels": [9, 9]}]
-    for call in (lambda: pack_rows(samples, [[0, 1]], max_tokens=4), lambda: pack_tokens(samples)):
-        refusal(call, KeyError, "sample 0: the key 'labels' is missing, which sample 1 has", index=0, path="labels")
+    for call in (lambda: pack_rows(samples, [[0, 1]], max_tokens=4), lambda: pack_tokens(samples), lambda: pack_tokens(collections.UserList(samples))):
+        refusal(call, KeyError, "sample 0: expected 'labels', which a later sample has, got none", index=0, path="labels")
     refusal(lambda: pack_rows(samples, [[1, 0]], max_tokens=4), KeyError, "sample 1: the key 'labels' is missing")
     none = [{"input_ids": [1, 2], "labels": None}] * 2
     assert pack_rows(none, [[0, 1]], max_tokens=4, return_tensors="np")["labels"].tolist() == [[-100, 2, -100, 2]]

@@ -160,6 +160,12 @@ def test_numbers_keep_their_dtype():
     assert keyed_jagged([{"x": [2**64, 5.0]}], return_tensors="np").values.dtype == np.float32
     for value in (torch.tensor(1.5, requires_grad=True), np.True_, decimal.Decimal(1), 1j, "a"):
         refusal(lambda: keyed_jagged([{"x": [1]}, {"x": [value]}]), TypeError, 'sample 1 at "x": .*at position 0', index=1, path="x")
+    mixed = ([np.uint64(2**63 + 1), np.int64(1)], [np.int64(1), 0.5], [True, np.int64(2)], [2**64, np.int64(1)])
+    for values in mixed:
+        refusal(lambda: keyed_jagged([{"x": values}]), TypeError, 'sample 0 at "x": expected .* numbers alone, got .* at position 1')
+    assert keyed_jagged([{"x": [True]}, {"x": np.array([False])}], return_tensors="np").values.dtype == np.bool_
+    least = -(2**1024 - 2**970)
+    refusal(lambda: keyed_jagged([{"x": [0.5, least]}]), wr.DTypeError, "got an int that no float has at position 1")
     refusal(lambda: keyed_jagged([{"x": [1e20, 10**400]}]), wr.DTypeError, "got an int that no float has at position 1")
 
 
@@ -171,7 +177,8 @@ def test_errors_of_keyed_lists_name_sample_and_key():
     refusal(lambda: keyed_jagged(samples), TypeError, 'sample 2 at "b": expected an array-like', index=2, path="b")
     for wrong in ({"a": [1]}, "a"):
         refusal(lambda: keyed_jagged(wrong), TypeError, "expected a list of samples" if wrong != "a" else "expected a mapping")
-    refusal(lambda: keyed_jagged([[1]]), TypeError, "sample 0: expected a mapping of lists, got list")
+    refusal(lambda: keyed_jagged([[1]]), TypeError, "sample 0: expected a mapping of array-likes, got list", index=0)
+    refusal(lambda: keyed_jagged([{"a\\d": object()}]), TypeError, r'sample 0 at "a\\d"')
     refusal(lambda: keyed_jagged([{"a": [1]}], keys=[]), ValueError, "no keys")
     refusal(lambda: pad_images({"a": np.ones((1, 2, 2))}), TypeError, "expected a list of samples, got dict")
 
@@ -179,7 +186,8 @@ def test_errors_of_keyed_lists_name_sample_and_key():
 def test_what_graphs_are_joined_by():
     graph = {"x": np.ones((3, 1)), "edge_index": np.array([[0, 1], [1, 2]]), "e": np.array([1])}
     for name, how in (("num_nodes", {"num_nodes": lambda graph: 2.9}), ("increments", {"increments": {"e": lambda graph: 2.7}})):
-        refusal(lambda: concat_graphs([graph, graph], **how), TypeError, f"sample 0: {name} gives 2.. in place of an int")
+        refusal(lambda: concat_graphs([graph, graph], **how), TypeError, f"sample 0: {name} gives 2.. in place of an int", index=0)
+    refusal(lambda: concat_graphs([graph], num_nodes=lambda graph: torch.tensor(3.0)), TypeError, "sample 0: num_nodes gives tensor")
     whole = concat_graphs([graph] * 2, num_nodes=lambda graph: torch.tensor(3), increments={"e": lambda graph: np.int64(4)})
     assert whole["e"].tolist() == [1, 5]
     for name in ("increments", "cat_dims"):

@@ -57,8 +57,9 @@ fn with_mapped<R>(run: impl FnOnce(&mut Mapped) -> R) -> R {
     if mapped.process != process {
         let pools = std::mem::take(&mut mapped.pools);
         gone = std::mem::replace(&mut mapped.inherited, pools);
-        // Nobody but the process that had mapped a pool reads what its next worker sends.
-        if mapped.process + 1 != process {
+        // Only the parent of a worker reads what that sends, and it had mapped these pools if this process is its child.
+        let is_child = mapped.process + 1 == process;
+        if !is_child {
             gone.append(&mut mapped.inherited);
         }
         (mapped.process, mapped.ended) = (process, Default::default());

@@ -319,7 +319,7 @@ pub unsafe extern "C" fn windrow_batch_ready_on(
         // SAFETY: the caller's promise.
         let stream = unsafe { Stream::from_raw(stream as usize) };
         // What was written to the caller's memory is no tensor of the batch.
-        if let Some(end) = batch.fields.end() {
+        if let (None, Some(end)) = (&batch.data, batch.fields.end()) {
             end.order(stream)?;
         }
         let all = (0..).map_while(|field| batch.tensor(field));

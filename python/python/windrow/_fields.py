@@ -13,7 +13,7 @@ from windrow._flattener import located
 
 # The dtype of a list of Python numbers, and the name of one of them.
 NUMBERS = {bool: ("bool", "a bool"), int: ("int64", "an int"), float: ("float32", "a float")}
-# What `float` takes of an int.
+# The largest int that `float()` takes.
 _MOST_FLOAT = 2**1024 - 2**970 - 1
 
 
@@ -40,22 +40,25 @@ def row(values: Any, index: int, path: str = "", what: str = "sample") -> Any:
     if kinds == {bool}:
         return memoryview(bytes(values)).cast("?")
     if kinds <= NUMBERS.keys():
-        code, dtype, most = ("f", "float32", _MOST_FLOAT) if float in kinds else ("q", "int64", 2**63 - 1)
+        code, dtype, least, most = ("f", "float32", -_MOST_FLOAT, _MOST_FLOAT) if float in kinds else ("q", "int64", -(2**63), 2**63 - 1)
         try:
             return array.array(code, values)
         except OverflowError:
-            position = next(i for i, value in enumerate(values) if type(value) is int and not -most - 1 <= value <= most)
+            position = next(i for i, value in enumerate(values) if type(value) is int and not least <= value <= most)
             beyond = "beyond 64 bits" if code == "q" else "that no float has"
             raise refused(wr.DTypeError, dtype, f"an int {beyond} at position {position}") from None
-    if all(issubclass(kind, numbers.Number) for kind in kinds):
+    first = type(values[0])
+    if len(kinds) == 1 and issubclass(first, numbers.Number):
         import numpy
 
         # No float() or int() of an object: those of a tensor lose its gradient.
         scalars = numpy.array(values)
         if scalars.dtype.kind in "iuf":
             return scalars
-    known = {kind for kind in kinds if kind in NUMBERS or issubclass(kind, numbers.Number) and hasattr(kind, "dtype")}
-    position, value = next(((i, value) for i, value in enumerate(values) if type(value) not in known), (0, values[0]))
+    position, value = next(((i, value) for i, value in enumerate(values) if type(value) not in (first, *NUMBERS)), (0, values[0]))
+    if issubclass(type(value), numbers.Number) and len(kinds) > 1:
+        position, value = next((i, value) for i, value in enumerate(values) if type(value) is not first)
+        raise refused(TypeError, f"{first.__name__} numbers alone", f"{type(value).__name__} at position {position}")
     raise refused(TypeError, "a list of numbers, or an array-like", f"{type(value).__name__} at position {position}")
 
 

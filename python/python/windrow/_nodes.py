@@ -21,7 +21,8 @@ __all__ = ["register_node"]
 
 _registered: Dict[type, Flattener] = {}
 # Those of libraries, and of pytrees. Weak, so that a class goes with its objects; the flatteners of libraries do not refer to it.
-_known: Tuple[MutableMapping[type, Flattener], ...] = (weakref.WeakKeyDictionary(), weakref.WeakKeyDictionary())
+_known_libraries: MutableMapping[type, Flattener] = weakref.WeakKeyDictionary()
+_known_pytrees: MutableMapping[type, Flattener] = weakref.WeakKeyDictionary()
 # Classes made without end must not make a table grow with them.
 _MAX_KNOWN = 1024
 
@@ -55,9 +56,11 @@ def register_node(
     """
     if not isinstance(cls, type):
         raise TypeError(f"register_node takes a class, got {type(cls).__name__}")
-    has_rules = cls in (dict, list, tuple, type(None), object) or issubclass(cls, (str, bytes, int, float))
-    if has_rules or any(class_name(base) in ("numpy.ndarray", "torch.Tensor") for base in cls.__mro__):
-        raise TypeError(f"wr.collate has rules for {cls.__name__}; register a class of your own")
+    numbers = (str, bytes, int, float, complex)
+    leaf = next((base for base in cls.__mro__ if base in numbers or class_name(base) in ("numpy.ndarray", "torch.Tensor")), None)
+    if leaf is not None or cls in (dict, list, tuple, type(None), object):
+        cure = "register a class of your own" if leaf in (None, cls) else f"register a class that holds a {leaf.__name__} and is none"
+        raise TypeError(f"wr.collate has rules for {cls.__name__}; {cure}")
     for name, function in (("flatten", flatten), ("unflatten", unflatten)):
         if not callable(function):
             raise TypeError(f"{name} must be a function, got {function!r}")
@@ -83,7 +86,7 @@ def register_node(
 def find(cls: type, is_last: bool) -> Optional[Flattener]:
     """The flattener of a class that is registered or, with `is_last`, a node of pytrees, else of a library; None for other classes.
     `is_last`: it is no container by any other rule."""
-    known = _known[is_last]
+    known = _known_pytrees if is_last else _known_libraries
     found = _registered.get(cls) or known.get(cls)
     if found is None:
         found = _pytree(cls) if is_last else _library(cls)

@@ -6,6 +6,7 @@ import itertools
 import operator
 from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
+import windrow as wr
 from windrow import _windrow
 from windrow._fields import check, give
 from windrow._flattener import located
@@ -151,14 +152,13 @@ def pack_rows(
 
 
 def _check_labels(features: Sequence[Any], names: Mapping[str, str]) -> None:
-    """KeyError where the first feature has no labels, so that ids would stand in for those that a later one has."""
-    if "labels" in names or not isinstance(features, (list, tuple)):
+    """KeyError where the first feature has no labels, so that ids would stand in for those that a later one has. Rows of a table are alike."""
+    if "labels" in names or isinstance(features, wr.SampleList):
         return
     for key in ("labels", "label"):
         if any(map(operator.contains, features, itertools.repeat(key))):
-            index = next((index for index, sample in enumerate(features) if sample.get(key) is not None), None)
-            if index is not None:
-                raise located(KeyError(f"sample 0: the key {key!r} is missing, which sample {index} has"), 0, key)
+            if any(sample.get(key) is not None for sample in features):
+                raise located(KeyError(f"sample 0: expected {key!r}, which a later sample has, got none"), 0, key)
 
 
 def _picked(samples: Sequence[Any], plan: Iterable[Iterable[int]]) -> Tuple[List[int], List[Any]]:

@@ -15,7 +15,7 @@ import windrow as wr
 from windrow import _windrow
 from windrow._fields import check, column_of, give, numpy, refusal, row, with_hint
 from windrow._flattener import located
-from windrow._padding import is_mapping, rows_of
+from windrow._padding import rows_of
 from windrow._worker_results import for_workers
 
 if TYPE_CHECKING:
@@ -164,13 +164,14 @@ def concat_graphs(
     return {key: give(field, return_tensors) for key, field in joined.items()}
 
 
-def _check_mappings(graphs: Sequence[Any]) -> None:
-    """TypeError for a graph that is no mapping."""
-    if all(issubclass(cls, Mapping) for cls in set(map(type, graphs))):
+def _check_mappings(samples: Sequence[Any], what: str = "") -> None:
+    """TypeError for a sample that is no mapping."""
+    if all(issubclass(cls, Mapping) for cls in set(map(type, samples))):
         return
-    index, graph = next((index, graph) for index, graph in enumerate(graphs) if not isinstance(graph, Mapping))
-    hint = "; give its to_dict()" if hasattr(graph, "to_dict") else ""
-    raise TypeError(f"sample {index}: expected a mapping of array-likes, got {type(graph).__name__}{hint}")
+    index, sample = next((index, sample) for index, sample in enumerate(samples) if not isinstance(sample, Mapping))
+    hint = "; give its to_dict()" if hasattr(sample, "to_dict") else ""
+    text = f"{what}sample {index}: expected a mapping of array-likes, got {type(sample).__name__}{hint}"
+    raise located(TypeError(text), index, "")
 
 
 def _steps_of(
@@ -190,12 +191,14 @@ def _steps_of(
 
 def _whole(argument: str, function: Callable[[Mapping[str, Any]], Any], graphs: Sequence[Mapping[str, Any]]) -> List[int]:
     """What a function gives for each graph; TypeError for what is no whole number."""
-    numbers = list(map(function, graphs))
-    try:
-        return list(map(operator.index, numbers))
-    except TypeError:
-        index = next(index for index, number in enumerate(numbers) if not hasattr(number, "__index__"))
-        raise TypeError(f"sample {index}: {argument} gives {numbers[index]!r} in place of an int") from None
+    numbers: List[int] = []
+    for index, graph in enumerate(graphs):
+        number = function(graph)
+        try:
+            numbers.append(operator.index(number))
+        except (TypeError, RuntimeError) as error:
+            raise located(TypeError(f"sample {index}: {argument} gives {number!r} in place of an int"), index, "") from error
+    return numbers
 
 
 def _is_index(key: str) -> bool:
@@ -229,7 +232,7 @@ def keyed_jagged(
 
     Args:
         samples: mappings from a key to a list or an array-like of one dim. Lists of Python's floats are float32, of its ints, or
-            of these and bools, int64; NumPy's scalars keep their dtype.
+            of these and others of bools, int64; NumPy's scalars keep their dtype.
         keys: the keys to take, in this order; None: those of the first sample.
         weights: mappings like ``samples``, with a weight for each value.
         dtype: dtype of the values; None: theirs.
@@ -256,10 +259,8 @@ def keyed_jagged(
     samples, weights = rows_of(samples), weights if weights is None else rows_of(weights)
     if not len(samples):
         raise ValueError("cannot assemble an empty list of samples")
-    for argument, trees in (("", samples), ("weights of ", weights or ())):
-        for index, tree in enumerate(trees):
-            if not is_mapping(tree):
-                raise TypeError(f"{argument}sample {index}: expected a mapping of lists, got {type(tree).__name__}")
+    _check_mappings(samples)
+    _check_mappings(() if weights is None else weights, "weights of ")
     keys = list(samples[0] if keys is None else keys)
     if not keys:
         raise ValueError("no keys: there is nothing to gather")
@@ -292,10 +293,11 @@ def keyed_jagged(
 
 def _rows_of(trees: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> List[Any]:
     """The entries of all samples, key by key; empty lists as such, which take the dtype of their neighbours, where any is not empty; lists
-    of bools as int64, unless there are no others."""
+    of bools as int64, unless all values are bools."""
     rows = [values for key in keys for values in column_of(trees, key)]
     bools = [type(values) is memoryview and values.format == "?" for values in rows]
-    if any(bools) and not all(is_bool or _length(values) == 0 for is_bool, values in zip(bools, rows)):
+    others = [values for is_bool, values in zip(bools, rows) if not is_bool and _length(values) != 0]
+    if any(bools) and not all(str(getattr(values, "dtype", "")).endswith("bool") for values in others):
         rows = [array.array("q", values) if is_bool else values for is_bool, values in zip(bools, rows)]
     empty = [type(values) is array.array and not len(values) for values in rows]
     return rows if all(empty) else [[] if is_empty else values for values, is_empty in zip(rows, empty)]
@@ -307,7 +309,8 @@ def _at_key(error: Any, keys: Sequence[str], num_samples: int) -> Any:
         return error
     column, index = divmod(error.index, num_samples)
     if not hasattr(error, "expected"):
-        text = re.sub(f'^sample {error.index}( at "{error.path}")?', f'sample {index} at "{keys[column]}"', str(error))
+        place = f'sample {index} at "{keys[column]}"'
+        text = re.sub(f'^sample {error.index}( at "{error.path}")?', lambda _: place, str(error))
         return located(type(error)(text), index, keys[column])
     hint = "values of all keys have one dtype, and so have weights" if isinstance(error, wr.DTypeError) else ""
     return refusal(type(error), index, keys[column], error.expected, error.got, hint)

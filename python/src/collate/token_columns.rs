@@ -36,7 +36,7 @@ pub(crate) struct KeyColumn {
     pub samples: Imported,
     /// Whether they are lists and tuples of Python numbers.
     are_rows: bool,
-    /// Whether the first is a Python float.
+    /// Whether all are Python numbers, some of them floats.
     is_float: bool,
 }
 
@@ -174,7 +174,7 @@ impl KeyColumn {
         &self.name
     }
 
-    /// Whether the first sample is a Python float, or all samples are lists or tuples of Python numbers.
+    /// Whether all samples are Python numbers, some of them floats, or all are lists or tuples of Python numbers.
     pub fn is_of_numbers(&self) -> bool {
         self.is_float || self.are_rows
     }

@@ -146,7 +146,7 @@ pub(crate) fn scalar_of(value: &Bound<'_, PyAny>) -> PyResult<Scalar> {
     if value.is_instance_of::<PyString>() {
         return Err(PyTypeError::new_err(format!("value must be a number, got {}", value.repr()?)));
     }
-    // An int of Python's own: bits of others are read by their own operators, which they may lack.
+    // PyO3 reads an i128 by `>>` and `&`, which other classes may lack; `__index__` gives an int first.
     let int = match value.is_exact_instance_of::<PyInt>() {
         true => None,
         false => attribute(value, "__index__")?.map(|index| index.call0()),

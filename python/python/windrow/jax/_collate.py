@@ -58,7 +58,7 @@ def collate(samples: Iterable[Any], spec: Any = None, *, sep: str = ".", device:
     specs = dict(zip(paths, _leaves.chosen(spec, paths, "leaf", texts)))
     batches = wr.collate(columns, specs if spec is not None else None, sep=sep, **common)
     for path, batch in batches.items():
-        if not isinstance(batch, wr.Batch) and type(batch) is not list:
+        if not isinstance(batch, wr.Batch) and path not in texts and not isinstance(specs[path], wr.List):
             raise no_pytree(columns[0][path], path)
     arrays: Dict[str, Any] = {path: _arrays(batch, path) for path, batch in batches.items() if isinstance(batch, wr.Batch)}
     arrays.update((path, list(map(_array, batches[path]))) for path in paths if isinstance(specs[path], wr.List))

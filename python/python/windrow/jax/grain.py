@@ -32,9 +32,9 @@ class BatchFn:
     In a worker process of ``mp_prefetch`` or ``DataLoader`` each leaf is assembled directly in the shared memory in which grain hands
     it on, without another copy, and on one thread, since there are several workers. grain requests this when two or more workers hand
     on the result of ``batch``. With one worker, or after a later step, it copies the batch once, as it does its own; it also copies
-    leaves of dtypes that NumPy lacks, bfloat16 and float8.
+    leaves of dtypes that NumPy lacks, bfloat16 and float8, and quantised ones.
 
-    A stacked leaf becomes an array, any other a `windrow.jax.JaxBatch` of arrays; strings become
+    A stacked leaf without scales becomes an array, any other a `windrow.jax.JaxBatch` of arrays; strings become
     lists. The arrays stay on the host: ``jax.device_put`` moves a whole batch.
 
     Args:
@@ -94,7 +94,7 @@ class BatchFn:
         samples = wr.SampleList(column)
         kwargs = {"engine": self._own_engine(), **spec.kwargs}
         data = None
-        # Scales have no segment of their own.
+        # `out=` takes data alone, and no scales: grain copies such leaves.
         if self._shared and not isinstance(spec.kwargs.get("transform"), wr.Quantize):
             (shape, dtype), *_ = wr.explain(samples, spec.form, **kwargs).outputs
             if 0 not in shape and _is_numpys(dtype):
@@ -121,11 +121,10 @@ class BatchFn:
 
 
 def _check_texts(column: List[Any], path: str) -> None:
-    """TypeError for what is no text as the first one is."""
-    kind = str if isinstance(column[0], str) else bytes
-    index = next((index for index, text in enumerate(column) if not isinstance(text, kind)), None)
+    """TypeError for what is no text, as the first one is."""
+    index = next((index for index, text in enumerate(column) if not isinstance(text, (str, bytes))), None)
     if index is not None:
-        text = f"sample {index}{at_path(path)}: expected {kind.__name__}, got {type(column[index]).__name__}"
+        text = f"sample {index}{at_path(path)}: expected {type(column[0]).__name__}, got {type(column[index]).__name__}"
         raise located(TypeError(text), index, path)
 
 

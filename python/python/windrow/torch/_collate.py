@@ -13,10 +13,10 @@ import torch.utils.data
 
 import windrow as wr
 from windrow import _windrow
-from windrow._nodes import tensordict_flattener
 from windrow.plan import int_of
 from windrow.torch import _registry, _workers
 from windrow.torch._shared import in_worker_process, share, share_bytes, view
+from windrow.torch._transfer import map_tensors
 
 if TYPE_CHECKING:
     from windrow._windrow import _Device, _Specs
@@ -243,13 +243,7 @@ class Rules:
         device = self._device
         if device is None:
             return result
-        if isinstance(result, torch.Tensor):
-            return to_device(result, device)
-        if tensordict_flattener(type(result)) is not None:
-            from windrow import _tensordict
-
-            return _tensordict.mapped(result, lambda tensor: to_device(tensor, device))
-        return result
+        return map_tensors(result, lambda tensor: to_device(tensor, device))
 
     def joined(self, column: List[Any], form: str, options: Dict[str, Any]) -> Any:
         """A leaf of a graph, by torch's functions if one of its tensors keeps gradients; else None."""

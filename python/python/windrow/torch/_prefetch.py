@@ -9,7 +9,7 @@ import contextvars
 import threading
 import time
 import weakref
-from typing import Any, Callable, Deque, Iterable, Iterator, Optional
+from typing import Any, Callable, Deque, Iterable, Iterator, List, Optional, Tuple
 
 import torch
 
@@ -102,18 +102,26 @@ def _modes_here() -> Callable[[Callable[[], None]], None]:
     """A function that runs another one on any thread as if on this one: in its context variables, its modes of gradients and inference,
     its autocast."""
     context, gradients, inference = contextvars.copy_context(), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-    casts = [kind for kind in ("cuda", "cpu") if torch.is_autocast_enabled(kind)]
-    casts_to = [(kind, torch.get_autocast_dtype(kind), torch.is_autocast_cache_enabled()) for kind in casts]
+    casts, cached = _autocasts(), torch.is_autocast_cache_enabled()
 
     def call(run: Callable[[], None]) -> None:
         with contextlib.ExitStack() as modes:
             modes.enter_context(torch.inference_mode(inference))
             modes.enter_context(torch.set_grad_enabled(gradients))
-            for kind, dtype, cached in casts_to:
+            for kind, dtype in casts:
                 modes.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=cached))
             context.run(run)
 
     return call
+
+
+def _autocasts() -> List[Tuple[str, torch.dtype]]:
+    """The kinds of devices that autocast is on for on this thread, and its dtypes."""
+    if hasattr(torch, "get_autocast_dtype"):
+        return [(kind, torch.get_autocast_dtype(kind)) for kind in ("cuda", "cpu", "xpu", "mps") if torch.is_autocast_enabled(kind)]
+    # torch before 2.4.
+    of_cpu = [("cpu", torch.get_autocast_cpu_dtype())] if torch.is_autocast_cpu_enabled() else []
+    return of_cpu + ([("cuda", torch.get_autocast_gpu_dtype())] if torch.is_autocast_enabled() else [])
 
 
 class _Fetching:

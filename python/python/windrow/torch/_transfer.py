@@ -38,7 +38,7 @@ def map_tensors(tree: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> 
         # Its batch sizes are on the host wherever its data is.
         data, orders = map_tensors(tree.data, function), (tree.sorted_indices, tree.unsorted_indices)
         return type(tree)(data, tree.batch_sizes, *(map_tensors(order, function) for order in orders))
-    if isinstance(tree, (collections.deque, collections.UserList)):
+    if type(tree) in (collections.deque, collections.UserList):  # A copy of a subclass may need arguments.
         moved = copy.copy(tree)
         for index, item in enumerate(tree):
             moved[index] = map_tensors(item, function)
@@ -287,7 +287,7 @@ def transfer_to(device: Any, depth: int) -> Any:
     """
     try:
         device = torch.device("cpu" if device is None else device)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise ValueError(f"device must be None, 'cpu' or a CUDA device, got {device!r}") from error
     if device.type == "cpu":
         return HostTransfer()
