@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-import operator
-from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
-import windrow as wr
 from windrow import _windrow
 from windrow._fields import check, give
-from windrow._flattener import located
 from windrow._padding import features_of, is_mapping, result_keys, rows_of
 from windrow._worker_results import for_workers
 from windrow.plan import int_of
@@ -68,7 +64,6 @@ def pack_tokens(
     ids, labels, positions, index, boundaries, longest = _windrow._pack_columns(
         features, "input_ids", names.get("labels"), separator_id, position_ids_start, return_seq_idx
     )
-    _check_labels(features, names)
     result = {
         "input_ids": give(ids, return_tensors),
         "labels": give(labels, return_tensors),
@@ -137,28 +132,16 @@ def pack_rows(
     limit = int_of("max_tokens", limit)
     rows, picked = _picked(rows_of(samples), plan)
     features = features_of(picked)
-    names = result_keys(features)
     columns = _windrow._pack_rows_of(
         features,
         "input_ids",
-        names.get("labels"),
+        result_keys(features).get("labels"),
         rows,
         limit,
         (pad_token_id, label_pad_token_id, separator_id),
     )
-    _check_labels(features, names)
-    results = ("input_ids", "labels", "position_ids", "segment_ids", "cu_seqlens")
-    return {name: give(column, return_tensors) for name, column in zip(results, columns)}
-
-
-def _check_labels(features: Sequence[Any], names: Mapping[str, str]) -> None:
-    """KeyError where the first feature has no labels, so that ids would stand in for those that a later one has. Rows of a table are alike."""
-    if "labels" in names or isinstance(features, wr.SampleList):
-        return
-    for key in ("labels", "label"):
-        if any(map(operator.contains, features, itertools.repeat(key))):
-            if any(sample.get(key) is not None for sample in features):
-                raise located(KeyError(f"sample 0: expected {key!r}, which a later sample has, got none"), 0, key)
+    names = ("input_ids", "labels", "position_ids", "segment_ids", "cu_seqlens")
+    return {name: give(column, return_tensors) for name, column in zip(names, columns)}
 
 
 def _picked(samples: Sequence[Any], plan: Iterable[Iterable[int]]) -> Tuple[List[int], List[Any]]:

@@ -5,7 +5,9 @@
 
 use std::time::Instant;
 
+use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
 use windrow::observe::Stage;
 use windrow::{Batch, Collate, DType, Device, Error, Layout, Ragged, Tensor};
 
@@ -15,8 +17,8 @@ use crate::collate::run::Run;
 use crate::collate::sequences_on_device::{pack_on_device, pack_rows_on_device};
 use crate::collate::token_columns::KeyColumn;
 use crate::engine::default::default_engine;
-use crate::ground::errors::OrPyErr;
-use crate::ground::iterables::items_of;
+use crate::ground::errors::{located, OrPyErr};
+use crate::ground::iterables::{items_of, Lookup};
 use crate::ground::logging::LogScope;
 use crate::ground::reserve::space_for;
 use crate::ground::tensor::PyTensor;
@@ -46,9 +48,10 @@ pub(crate) fn pack_columns<'py>(
     }
 }
 
-/// The column of ids, that of labels if there is one, and the time at which the import ended, if times are measured. KeyError for
-/// a missing key, TypeError for a sample that is no mapping, ShapeError for another shape than ``[L]`` or ``[1, L]``, DTypeError
-/// for what is neither whole numbers nor Python's bools, and for a uint64 beyond int64.
+/// The column of ids, that of labels if there is one, and the time at which the import ended, if times are measured. KeyError
+/// for a missing key, and for labels of a later sample where the first has none, TypeError for a sample that is no mapping,
+/// ShapeError for another shape than ``[L]`` or ``[1, L]``, DTypeError for what is neither whole numbers nor Python's bools, and
+/// for a uint64 beyond int64.
 fn columns_of<'py>(
     features: &Bound<'py, PyAny>,
     ids: &Bound<'py, PyAny>,
@@ -67,7 +70,29 @@ fn columns_of<'py>(
         }
         columns.push(column);
     }
+    if labels.is_none() {
+        refuse_labels(py, &samples)?;
+    }
     Ok((columns, span.end()))
+}
+
+/// KeyError for labels of a sample where the first has none: ids would stand in for them.
+fn refuse_labels(py: Python<'_>, samples: &[Bound<'_, PyAny>]) -> PyResult<()> {
+    // Most samples are dicts of their ids alone, which takes no lookup to know.
+    let has_more = |sample: &&Bound<'_, PyAny>| {
+        sample.cast_exact::<PyDict>().map_or(true, |entries| entries.len() > 1)
+    };
+    for sample in samples.iter().filter(has_more) {
+        for name in ["labels", "label"] {
+            let found = Lookup::new(sample)?.get(&PyString::new(py, name))?;
+            if found.is_some_and(|labels| !labels.is_none()) {
+                let text =
+                    format!("sample 0: expected '{name}', which a later sample has, got none");
+                return Err(located(py, PyKeyError::new_err(text), Some(0), name));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A batch for each column, on the host: one sequence after the other, int64, offsets int32. ShapeError for a sample with another
