@@ -78,7 +78,8 @@ fn columns_of<'py>(
 
 /// KeyError for labels of a sample where the first has none: ids would stand in for them.
 fn refuse_labels(py: Python<'_>, samples: &[Bound<'_, PyAny>]) -> PyResult<()> {
-    // Most samples are dicts of their ids alone, which takes no lookup to know.
+    // Most samples are dicts of their ids alone. Two lookups in each, in Python, were 165 000 of the 790 000 instructions of
+    // `pack_tokens` of 256 arrays.
     let has_more = |sample: &&Bound<'_, PyAny>| {
         sample.cast_exact::<PyDict>().map_or(true, |entries| entries.len() > 1)
     };
