@@ -48,25 +48,83 @@ def test_page_locked_samples_live_until_they_were_read(streams):
     assert_same(read(), WANT)
 
 
-@pytest.mark.parametrize("change", ["drop", "replace", "drop a grown list"])
-def test_a_list_of_one_page_locked_sample_lives_until_it_was_read(change, streams):
+CHANGES = ["drop", "replace", "drop a grown list", "replace in a grown list", "slice away"]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("kind", ["device", "pinned"])
+def test_a_sample_of_a_list_lives_until_it_was_read(kind, change, streams):
     stream = streams.stream()
     wr.stack(ROWS[:1], device="cuda")
-    sample = Dlpack(streams, ROWS[0], kind="pinned")
+    sample = Dlpack(streams, ROWS[0], kind=kind)
     ref, samples = weakref.ref(sample), wr.SampleList([sample])
-    if change == "drop a grown list":
-        samples.append(Dlpack(streams, ROWS[1], kind="pinned"))
+    if change not in ("drop", "replace"):
+        samples.append(Dlpack(streams, ROWS[1], kind=kind))
     count = len(samples)
     del sample
     with streams.paused(stream):
         batch = wr.stack(samples, device="cuda", stream=stream)
-        if change == "replace":
-            samples[0] = Dlpack(streams, ROWS[1], kind="pinned")
-        del samples
+        if change.startswith("replace"):
+            samples[0] = Dlpack(streams, ROWS[1], kind=kind)
+        samples = samples[1:]
         settle()
-        assert ref() is not None, "freed while a copy from it was due"
+        assert ref() is not None, "freed while it was to be read"
         read = later(streams, batch, stream)
     assert_same(read(), np.stack(ROWS[:count]))
+    del batch, read
+    wr.empty_cache()
+    settle()
+    assert ref() is None
+
+
+@pytest.mark.parametrize("begin", ["list", "append", "extend", "take", "tree", "resident", "selected"])
+@pytest.mark.parametrize("kind", ["interface", "device", "pinned"])
+def test_samples_that_leave_a_list_are_released_at_once(kind, begin, streams):
+    make = (lambda row: Cai(streams, row)) if kind == "interface" else lambda row: Dlpack(streams, row, kind=kind)
+    refs = []
+
+    def one(value):
+        sample = make(np.full(4, value, "f4"))
+        refs.append(weakref.ref(sample))
+        return {"x": sample} if begin == "tree" else sample
+
+    def alive():
+        settle()
+        return [number for number, ref in enumerate(refs) if ref() is not None]
+
+    def select():
+        if begin == "selected" and kind != "pinned":
+            batch = wr.stack(samples.take(Cai(streams, np.array([1, 0], "i8"))))
+            assert_same(fetch(streams, batch)[:, 0], np.array([fetch(streams, samples[i])[0] for i in (1, 0)], "f4"))
+            del batch
+            wr.empty_cache()
+
+    samples = wr.SampleList([one(value) for value in range(6)] if begin not in ("append", "extend") else None)
+    if begin == "append":
+        [samples.append(one(value)) for value in range(6)]
+    elif begin == "extend":
+        [samples.extend([one(value) for value in part]) for part in ((0, 1, 2), (3, 4, 5))]
+    elif begin == "take":
+        samples = samples.take(range(6))
+    elif begin != "list" and begin != "tree" and kind != "pinned":
+        samples.to_device("cuda")
+    select()
+    samples[1] = one(6)
+    assert alive() == [0, 2, 3, 4, 5, 6]
+    select()
+    samples[-1] = one(7)
+    samples[0] = samples[0]
+    assert alive() == [0, 2, 3, 4, 6, 7]
+    samples = samples[2:]
+    assert alive() == [2, 3, 4, 7]
+    samples.append(one(8))
+    samples = samples[::-2]
+    assert alive() == [2, 4, 8]
+    kept = samples[1]
+    del samples
+    assert alive() == [4]
+    del kept
+    assert alive() == []
 
 
 def test_a_batch_may_go_before_its_consumer_is_done(streams):

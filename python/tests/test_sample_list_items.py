@@ -245,6 +245,28 @@ def test_a_list_of_numbers_is_let_go_of_at_once(begin):
     assert rss_bytes() - before < 16 << 20
 
 
+@pytest.mark.parametrize("length", [1, 255, 256, 1000])
+def test_numbers_that_are_given_together_are_released_by_chunks(length):
+    """Rows of 256 numbers or more one by one, shorter ones with others, of 65,536 numbers at most."""
+
+    def num_holders():
+        gc.collect()
+        return sum(type(held).__name__ == "_Holder" for held in gc.get_objects())
+
+    others, count = num_holders(), 2000
+    samples = wr.SampleList([[0.5] * length for _ in range(count)])
+    whole = num_holders() - others
+    assert whole == count if length >= 256 else count * length // 65536 <= whole < 20
+    for index in range(count // 2):
+        samples[index] = ROWS[0]
+    left = num_holders() - others
+    assert left == count // 2 if length >= 256 else left <= whole // 2 + 1
+    samples = samples[count // 2 :]
+    assert (wr.stack(samples).numpy() == 0.5).all()
+    del samples
+    assert num_holders() == others
+
+
 def test_rows_of_a_table_keep_it_until_the_last():
     tables = [np.zeros((3, 4)).view(Held) for _ in range(3)]
     refs = [weakref.ref(table) for table in tables]

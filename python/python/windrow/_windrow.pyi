@@ -348,8 +348,8 @@ class SampleList:
 
     ``samples[i]`` is a `Tensor` over the sample's memory, or, for one of foreign byte order, which no tensor has, a copy in native order.
     ``samples[i] = sample`` replaces one sample: the list refers to the new one from then on, and no memory is written. The old one
-    is released at once, unless another list or view has it: Python numbers with the last of those that were given together, samples on a
-    device once all of them are replaced. Samples cannot be deleted: `take` gives a list of those to keep. A slice, like `take`, is a
+    is released at once, unless another list or view has it, or work on a device reads it: Python numbers that were given together, fewer
+    than 256 to a sample, with the last of some of them (512 KiB at most). Samples cannot be deleted: `take` gives a list of those to keep. A slice, like `take`, is a
     separate list that shares the samples: later replacements and additions do not show in it. A pickle, and so a list that is sent to
     a process, has the samples by value, as has a deep copy; `copy.copy` shares them.
 

@@ -476,7 +476,7 @@ fn ordered<'i>(
     let mut options = MoveOptions::default();
     // Destinations first: their memory may be in use by what was enqueued where it was allocated.
     let mut producers = Producers::default();
-    written.clone().for_each(|samples| producers.merge(samples.producers()));
+    written.clone().for_each(|samples| producers.merge(&samples.producers()));
     // The engine itself orders the work behind and before others on memory of its own.
     let run = &mut options.run;
     for tensor in std::mem::take(&mut producers.tensors) {
@@ -485,7 +485,7 @@ fn ordered<'i>(
             _ => run.keep.push(Arc::clone(tensor.owner())),
         }
     }
-    producers.merge(srcs.producers());
+    producers.merge(&srcs.producers());
     let sides = written.chain([srcs]);
     for samples in sides.clone().filter(|samples| !samples.is_on_host()) {
         run.keep.extend(samples.owners.owners_to_hold());

@@ -431,11 +431,11 @@ fn order_work(
             // The engine itself orders the work behind and before others on memory of its own.
             out_producers.tensors.clear();
         }
-        producers.merge(out_producers);
+        producers.merge(&out_producers);
         options.keep.push(Arc::clone(out.owner()));
     }
     for job in jobs {
-        producers.merge(job.samples.producers());
+        producers.merge(&job.samples.producers());
         if !job.samples.is_on_host() {
             options.keep.extend(job.samples.owners.owners_to_hold());
         }

@@ -64,7 +64,7 @@ impl OutputAllocator {
         }
         let mut producers = Producers::default();
         for job in jobs {
-            producers.merge(job.samples.producers());
+            producers.merge(&job.samples.producers());
         }
         Ok(Some(match OutputAllocator::for_plan(plan, &producers)? {
             OutputAllocator::Windrow => "windrow",

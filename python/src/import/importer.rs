@@ -66,8 +66,8 @@ pub(crate) struct Importer<'py> {
     pub ahead: Option<PipelinedCopy>,
     pub list: SampleList<'static>,
     pub owner: Holder,
-    /// The object that keeps each sample of a kept list in place of the sample itself (see `keepers`), Python's None
-    /// where `owner` does; shorter than the list where all that follow are kept by themselves.
+    /// The object that keeps each sample of a kept list in place of the sample itself (see `keepers`), Python's None where that is
+    /// not made yet; shorter than the list where all that follow are kept by themselves.
     pub keepers: Vec<Option<Py<PyAny>>>,
     /// The torch tensor that each sample of a kept list is; shorter than the list where those that follow are none.
     pub tensors: Vec<Option<Py<PyAny>>>,
@@ -75,7 +75,7 @@ pub(crate) struct Importer<'py> {
     pub is_lent: bool,
     /// Whether the values of the last sample are among the numbers of `owner`.
     pub is_number: bool,
-    /// Whether a sample is not in pageable memory: `owner` keeps it and those that follow.
+    /// Whether the last sample is not in pageable memory, where that was not looked at before.
     pub is_on_device: bool,
     /// Watches of the memory of samples that are kept.
     pub watches: Entries<StorageWatch>,
@@ -262,7 +262,7 @@ impl<'py> Importer<'py> {
             let error = Error::Layout(in_other_order(Some(index), foreign.dtype));
             return Err(self.error(error, index));
         }
-        self.is_on_device |= foreign.device != Device::Cpu;
+        self.is_on_device = foreign.device != Device::Cpu;
         // SAFETY: the producer vouches for its tensor, whose owner the caller or `owner` holds.
         let pushed = unsafe {
             self.list.push(
@@ -299,7 +299,7 @@ impl<'py> Importer<'py> {
         if tensor.device() == Device::Cpu {
             return Ok(());
         }
-        self.owner.producers.merge(producers_of(tensor));
+        self.owner.producers.merge(&producers_of(tensor));
         push_to(&mut self.owner.tensors, tensor.clone())
     }
 }

@@ -9,17 +9,16 @@
 //! | a torch tensor with a storage | the storage; the tensor is in `Importer::tensors` | the storage, since the tensor can
 //! exchange it |
 //! | lent, by a capsule or a buffer | a holder of the loan and of the object | that holder |
-//! | a Python number, or a row of some | Python's None | a holder of the numbers of all samples that were read together |
+//! | a Python number, or a row of some | Python's None | a holder of the numbers of its chunk (`number_chunks`): those of a long row, or of short ones that were read together |
 //! | a tensor of ours | the object of its list, or the tensor | that |
-//! | not in pageable memory, and all that follow | Python's None | `Importer::owner`, which work on a device holds too |
+//! | not in pageable memory | the object of its list, or a holder of the object, its storage, the loan and the producers | that; work on a device holds it too |
 //!
-//! `note_keeper` fills in one position after each sample; `fill_keepers` replaces nothing by the object and None by the holder of the
-//! numbers.
+//! `note_keeper` fills in one position after each sample; `fill_keepers` replaces nothing by the object and None by a holder of numbers.
 
 use pyo3::prelude::*;
 
 use crate::ground::batch::tensor_in;
-use crate::ground::reserve::{check_small_memory, out_of_memory, push_to};
+use crate::ground::reserve::{check_small_memory, out_of_memory};
 use crate::import::importer::Importer;
 use crate::import::routes::{ImportRoute, Lazy};
 use crate::ownership::holder::{keeper_of, Holder};
@@ -52,32 +51,34 @@ impl<'py> Importer<'py> {
         }
         let is_lent = std::mem::take(&mut self.is_lent);
         let is_number = std::mem::take(&mut self.is_number);
+        let is_on_device = std::mem::take(&mut self.is_on_device);
         // The owner of this sample alone; the next must not be bundled with it, and the numbers of other samples are not for it.
-        let loan = (is_lent && !self.is_on_device).then(|| {
+        let loan = (is_lent || is_on_device).then(|| {
             let numbers = std::mem::take(&mut self.owner.numbers);
             let loan = std::mem::take(&mut self.owner);
-            (self.owner.numbers, self.owner.producers) = (numbers, loan.producers.clone());
+            // It is found once for samples of one class.
+            (self.owner.numbers, self.owner.producers.torch) = (numbers, loan.producers.torch);
             loan
         });
-        let keeper = if self.is_on_device {
-            self.owner.objects.try_reserve(2).map_err(out_of_memory)?;
-            self.owner.objects.extend(storage);
-            self.owner.objects.push(object.clone().unbind());
-            self.py.None()
-        } else if let Some(storage) = storage {
+        let of_list = tensor_in(object).and_then(|tensor| keeper_of(self.py, tensor));
+        let keeper = if of_list.is_some() {
+            of_list
+        } else if !is_on_device && storage.is_some() {
             // The loan is given back.
             storage
         } else if let Some(mut holder) = loan {
             check_small_memory()?;
-            push_to(&mut holder.objects, object.clone().unbind())?;
-            holder.into_object(self.py)?
+            holder.objects.try_reserve(2).map_err(out_of_memory)?;
+            holder.objects.extend(storage);
+            holder.objects.push(object.clone().unbind());
+            Some(holder.into_object(self.py)?)
         } else if is_number {
-            self.py.None()
-        } else if let Some(tensor) = tensor_in(object) {
-            keeper_of(object, tensor)
+            self.owner.numbers.note_sample();
+            Some(self.py.None())
         } else {
-            return Ok(());
+            None
         };
+        let Some(keeper) = keeper else { return Ok(()) };
         self.keepers.try_reserve(position + 1 - self.keepers.len()).map_err(out_of_memory)?;
         self.keepers.resize_with(position, || None);
         self.keepers.push(Some(keeper));
@@ -86,20 +87,19 @@ impl<'py> Importer<'py> {
 
     /// Fills in the keepers of all samples of the list, which these objects are.
     pub fn fill_keepers(&mut self, objects: Vec<Bound<'py, PyAny>>) -> PyResult<()> {
-        let numbers = match self.owner.numbers.is_empty() {
-            true => None,
-            false => {
-                let mut holder = Holder::default();
-                holder.numbers = std::mem::take(&mut self.owner.numbers);
-                Some(holder.into_object(self.py)?)
+        let mut noted = std::mem::take(&mut self.keepers);
+        let mut of_numbers = noted.iter_mut().flatten().filter(|keeper| keeper.is_none(self.py));
+        for (numbers, num_samples) in std::mem::take(&mut self.owner.numbers).into_chunks() {
+            let mut holder = Holder::default();
+            holder.numbers = numbers;
+            let holder = holder.into_object(self.py)?;
+            for keeper in of_numbers.by_ref().take(num_samples) {
+                *keeper = holder.clone_ref(self.py);
             }
-        };
-        let mut noted = std::mem::take(&mut self.keepers).into_iter();
+        }
+        let mut noted = noted.into_iter();
         let keeper_of = |object: Bound<'py, PyAny>| match noted.next().flatten() {
             None => Some(object.unbind()),
-            Some(keeper) if keeper.is_none(self.py) => {
-                numbers.as_ref().map(|numbers| numbers.clone_ref(self.py))
-            }
             keeper => keeper,
         };
         // Collected into the memory of `objects`, without an allocation.

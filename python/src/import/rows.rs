@@ -13,6 +13,9 @@ use crate::import::importer::{Importer, Reading};
 use crate::ownership::buffer::copy_buffer;
 use crate::private_layouts::pyint_layout;
 
+/// A row of so many numbers has a chunk of its own, with which they are released: 2 KiB, beside some 300 bytes of a holder.
+const OWN_CHUNK: usize = 256;
+
 /// The value of a Python number.
 #[derive(Clone, Copy)]
 enum Number {
@@ -172,7 +175,7 @@ impl<'py> Importer<'py> {
             // The route is that of numbers: a class cannot cease to be one.
             Err(_) => return self.import_by_protocol(object, index),
         };
-        let chunk = self.owner.numbers.chunk_for(1)?;
+        let chunk = self.owner.numbers.chunk_for(1, false)?;
         chunk.push(number.bits());
         let data = chunk[chunk.len() - 1].as_ptr();
         self.push_numbers(data, number.dtype(), &[], index)
@@ -190,7 +193,7 @@ impl<'py> Importer<'py> {
         if !copy_buffer(object, &mut cells.as_flattened_mut()[..dtype.size()])? {
             return self.import_by_protocol(object, index);
         }
-        let chunk = self.owner.numbers.chunk_for(count)?;
+        let chunk = self.owner.numbers.chunk_for(count, false)?;
         chunk.extend_from_slice(&cells[..count]);
         let data = chunk[chunk.len() - count].as_ptr();
         self.push_numbers(data, dtype, &[], index)
@@ -205,7 +208,8 @@ impl<'py> Importer<'py> {
             Ok(list) => list.len(),
             Err(_) => object.cast::<PyTuple>()?.len(),
         };
-        let chunk = self.owner.numbers.chunk_for(len)?;
+        let is_own = len >= OWN_CHUNK && self.is_per_sample();
+        let chunk = self.owner.numbers.chunk_for(len, is_own)?;
         let start = chunk.len();
         let reader = pyint_layout::reader(self.py).as_ref().ok();
         let known = reader.and_then(|reader| reader.read(object, list.is_ok(), chunk));

@@ -1,11 +1,10 @@
 //! [`Holder`]: everything that keeps the samples of one import alive, and the work that may still write them. [`Reference`]: what a
 //! tensor has of it.
 //!
-//! The garbage collector counts what refers to an object, so that each reference is shown to it once. Memory of the host is kept by
-//! an object: the caller's, or a holder of several and of what they lent. Every list, and every tensor that is an object, has
-//! references of its own to these ([`with_own_references`]). A reference that something else uses is not shown: the object behind it
-//! counts as used from elsewhere, and stays. Memory of a device is kept by holders that are no objects, which work of threads that
-//! are detached shares.
+//! The garbage collector counts what refers to an object, so that each reference is shown to it once. Memory that is kept after a
+//! call is kept by an object: the caller's, or a holder of several and of what they lent. Every list, and every tensor on the host
+//! that is an object, has references of its own to these ([`with_own_references`]). A reference that something else uses is not
+//! shown, such as one that work on a device shares until it is done: the object behind it counts as used from elsewhere, and stays.
 //!
 //! Whether a reference is used elsewhere must not change while the collector runs. It is shared by attached threads; a thread that
 //! is detached shares only what it has a share of, and may drop that.
@@ -229,13 +228,12 @@ fn under(owner: Owner, tensor: &Tensor, device: Device) -> Tensor {
     unsafe { Tensor::new_unchecked(owner, data, dtype, device, layout, read_only) }
 }
 
-/// The object that keeps the memory of a tensor on the host: the one of the list that it is a sample of or a view over, or the tensor.
-/// A sample that is put into a list again and again would otherwise be kept by a longer and longer chain.
-pub(crate) fn keeper_of(object: &Bound<'_, PyAny>, tensor: &Tensor) -> Py<PyAny> {
+/// The object that keeps the memory of a tensor for the list that it is a sample of or a view over; `None` for other tensors. A
+/// sample that is put into a list again and again would be kept by a longer and longer chain without it.
+pub(crate) fn keeper_of(py: Python<'_>, tensor: &Tensor) -> Option<Py<PyAny>> {
     let reference = tensor.owner().downcast_ref::<Reference>();
     let of_list = reference.filter(|reference| reference.shared.is_some());
-    let kept = of_list.and_then(|reference| reference.object.as_ref());
-    kept.map_or_else(|| object.clone().unbind(), |kept| kept.clone_ref(object.py()))
+    of_list.and_then(|reference| reference.object.as_ref()).map(|kept| kept.clone_ref(py))
 }
 
 /// The objects, tensors and owners that keep memory for an owner.
@@ -313,7 +311,7 @@ fn producers_of_owner(owner: &Owner) -> Option<Producers> {
     }
     let reference = owner.downcast_ref::<Reference>()?;
     let mut producers = producers_of_owners(reference.owners());
-    producers.merge(producers_of_objects(reference.object.iter()));
+    producers.merge(&producers_of_objects(reference.object.iter()));
     Some(producers)
 }
 
@@ -323,7 +321,7 @@ pub(super) fn producers_of_objects<'o>(objects: impl Iterator<Item = &'o Py<PyAn
     Python::attach(|py| {
         for object in objects {
             if let Ok(holder) = object.bind(py).cast_exact::<Holder>() {
-                producers.merge(holder.get().producers.clone());
+                producers.merge(&holder.get().producers);
             }
         }
     });
@@ -334,7 +332,7 @@ pub(super) fn producers_of_objects<'o>(objects: impl Iterator<Item = &'o Py<PyAn
 pub(super) fn producers_of_owners(owners: &[Owner]) -> Producers {
     let mut producers = Producers::default();
     for one in owners.iter().filter_map(producers_of_owner) {
-        producers.merge(one);
+        producers.merge(&one);
     }
     producers
 }

@@ -6,7 +6,7 @@ use pyo3::gc::PyVisit;
 use pyo3::prelude::*;
 use windrow::bindings::new_owners;
 use windrow::tensor::Owner;
-use windrow::{Device, Error};
+use windrow::Error;
 
 use crate::ground::reserve::{out_of_memory, push_to, try_vec};
 use crate::ownership::column::{Column, Entries, Entry};
@@ -20,7 +20,7 @@ use crate::ownership::storage_watch::StorageWatches;
 /// The owners that keep the samples of a list alive.
 #[derive(Clone, Default)]
 pub(crate) struct Owners {
-    /// Owners of memory on a device, or for one call.
+    /// Owners for one call, or of what a device made for the samples.
     shared: Arc<Vec<Owner>>,
     /// The object that keeps a sample, if one does by itself, and is released with it.
     objects: Column<MaybeObject>,
@@ -59,15 +59,6 @@ impl Owners {
     /// Returns owners with one shared owner of all samples, for one call.
     pub fn from_one(owner: Owner) -> Owners {
         Owners { shared: Arc::new(vec![owner]), ..Owners::default() }
-    }
-
-    /// Makes a holder the owner of all samples of a list on `device`: as an object in pageable memory, else shared,
-    /// since work on device memory is ordered by owners that are shared.
-    pub fn for_list(py: Python<'_>, holder: Holder, device: Device) -> PyResult<Owners> {
-        match device {
-            Device::Cpu => Ok(Owners::from_object(holder.into_object(py)?)),
-            _ => Ok(Owners::from_one(Arc::new(holder))),
-        }
     }
 
     /// Returns owners with one object that keeps all samples.
@@ -135,7 +126,7 @@ impl Owners {
     pub fn producers(&self, on_host: bool) -> Producers {
         let mut producers = producers_of_owners(&self.shared);
         if !on_host {
-            producers.merge(producers_of_objects(self.objects.all().iter().flatten()));
+            producers.merge(&producers_of_objects(self.objects.all().iter().flatten()));
         }
         producers
     }
@@ -186,6 +177,12 @@ impl Owners {
             Ok(Reference { object: Some(object), storage: None, shared, watches })
         });
         made.map_err(|_| Error::OutOfMemory { bytes: size_of_val(each) as u64 })
+    }
+
+    /// The owners of samples of these that a device selects: `owner` keeps all of them, `indices` their positions.
+    pub fn selected(&self, owner: Owner, indices: Owner) -> Owners {
+        let (shared, tensors) = (Arc::new(vec![owner, indices]), self.tensors.clone());
+        Owners { shared, objects: Column::default(), tensors }
     }
 
     /// Keeps the owners of the first `len` samples, and all owners of many samples.

@@ -47,23 +47,23 @@ impl Producers {
     }
 
     /// Adds the work of `other`; its `current`, `torch` and `made_beside` count only where this has none.
-    pub fn merge(&mut self, other: Producers) {
+    pub fn merge(&mut self, other: &Producers) {
         self.current = self.current.or(other.current);
         self.torch = self.torch.or(other.torch);
         self.made_beside = self.made_beside.or(other.made_beside);
-        for stream in other.streams {
+        for &stream in &other.streams {
             self.add(stream);
         }
-        for end in other.ends {
-            if !self.ends.iter().any(|known| known.is_same(&end)) {
-                self.ends.push(end);
+        for end in &other.ends {
+            if !self.ends.iter().any(|known| known.is_same(end)) {
+                self.ends.push(end.clone());
             }
         }
-        for tensor in other.tensors {
+        for tensor in &other.tensors {
             // The samples of one batch come one after the other.
             let same = |last: &Tensor| Arc::ptr_eq(last.owner(), tensor.owner());
             if !self.tensors.last().is_some_and(same) {
-                self.tensors.push(tensor);
+                self.tensors.push(tensor.clone());
             }
         }
     }

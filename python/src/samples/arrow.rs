@@ -116,7 +116,7 @@ pub(crate) fn read<'py>(
         };
         read.push((column.path, content));
     }
-    let owners = Owners::for_list(py, reader.owner, reader.device)?;
+    let owners = Owners::from_object(reader.owner.into_object(py)?);
     let columns = read.into_iter().map(|(path, content)| {
         let content = match content {
             Ok(list) => {

@@ -62,7 +62,7 @@ impl Imported {
             Some(reference) if device == Device::Cpu => Owners::from_reference(py, reference)?,
             _ => {
                 let producers = producers_of(&table);
-                Owners::for_list(py, Holder::from_tensor(table, producers), device)?
+                Owners::from_object(Holder::from_tensor(table, producers).into_object(py)?)
             }
         };
         Ok(Imported { list, owners, watches: Column::one(watches) })
@@ -297,17 +297,10 @@ impl Imported {
     /// The samples that were read, with their owners: for each sample by its keeper if they are kept, else one for all.
     pub fn from_importer(importer: Importer<'_>) -> PyResult<(Imported, Option<PipelinedCopy>)> {
         let is_per_sample = importer.is_per_sample();
-        let Importer { py, list, owner, keepers, tensors, watches, ahead, .. } = importer;
-        let owners = match (is_per_sample, list.device()) {
-            (true, Some(Device::Cpu) | None) if !importer.is_on_device => {
-                Owners::from_parts(Arc::default(), keepers)
-            }
-            // The owner is released with its sample, as on the host; work on a device holds it (`Owners::owners_to_hold`).
-            (true, Some(Device::Pinned)) if list.len() == 1 => {
-                Owners::from_object(owner.into_object(py)?)
-            }
-            (true, _) => Owners::from_parts(Arc::new(vec![Arc::new(owner) as Owner]), keepers),
-            (false, _) => Owners::from_one(Arc::new(owner)),
+        let Importer { list, owner, keepers, tensors, watches, ahead, .. } = importer;
+        let owners = match is_per_sample {
+            true => Owners::from_parts(Arc::default(), keepers),
+            false => Owners::from_one(Arc::new(owner)),
         };
         let owners = owners.with_tensors(tensors, list.len())?;
         Ok((Imported { list, owners, watches: StorageWatches::from(watches) }, ahead))

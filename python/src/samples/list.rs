@@ -6,6 +6,7 @@ use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::gc::PyVisit;
 use pyo3::prelude::*;
 use windrow::engine::Resident;
+use windrow::tensor::Owner;
 use windrow::Device;
 
 use crate::engine::default::default_engine;
@@ -14,7 +15,7 @@ use crate::ground::errors::{shown, OrPyErr};
 use crate::import::importer::{Importer, Reading};
 use crate::import::integers::{integers, is_list};
 use crate::import::tensor::tensor_of;
-use crate::ownership::holder::Visited;
+use crate::ownership::holder::{Holder, Visited};
 use crate::samples::imported::Imported;
 use crate::samples::leaf_columns::LeafColumn;
 use crate::samples::trees::{is_tree, Trees};
@@ -30,8 +31,8 @@ use crate::samples::trees::{is_tree, Trees};
 ///
 /// ``samples[i]`` is a `Tensor` over the sample's memory, or, for one of foreign byte order, which no tensor has, a copy in native order.
 /// ``samples[i] = sample`` replaces one sample: the list refers to the new one from then on, and no memory is written. The old one
-/// is released at once, unless another list or view has it: Python numbers with the last of those that were given together, samples on a
-/// device once all of them are replaced. Samples cannot be deleted: `take` gives a list of those to keep. A slice, like `take`, is a
+/// is released at once, unless another list or view has it, or work on a device reads it: Python numbers that were given together, fewer
+/// than 256 to a sample, with the last of some of them (512 KiB at most). Samples cannot be deleted: `take` gives a list of those to keep. A slice, like `take`, is a
 /// separate list that shares the samples: later replacements and additions do not show in it. A pickle, and so a list that is sent to
 /// a process, has the samples by value, as has a deep copy; `copy.copy` shares them.
 ///
@@ -69,7 +70,17 @@ use crate::samples::trees::{is_tree, Trees};
 pub(crate) struct PySampleList {
     samples: Mutex<Versioned>,
     /// The list of one version on its device, made when first selected by indices there.
-    resident: Mutex<Option<(u64, Resident<'static>)>>,
+    resident: Mutex<Option<Selectable>>,
+}
+
+/// A list whose samples are selected by indices on their device.
+#[derive(Clone)]
+struct Selectable {
+    version: u64,
+    table: Resident<'static>,
+    /// What keeps all samples, and the work that they wait for: looked at once, as a list can have many more samples than are
+    /// selected. `None` once the list has changed.
+    owner: Option<Owner>,
 }
 
 /// The contents of a list.
@@ -190,8 +201,15 @@ impl PySampleList {
     }
 
     /// Locks the resident table of the list, which is `None` until one is made.
-    fn resident(&self) -> MutexGuard<'_, Option<(u64, Resident<'static>)>> {
+    fn resident(&self) -> MutexGuard<'_, Option<Selectable>> {
         self.resident.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a change of the list. Returns what kept all samples for selections by a device, the release of which can run any
+    /// code.
+    fn begin_change(&self, samples: &mut Versioned) -> Option<Owner> {
+        samples.version += 1;
+        self.resident().as_mut().and_then(|made| made.owner.take())
     }
 
     /// The samples as they are now; appending later does not change what was taken.
@@ -221,33 +239,44 @@ impl PySampleList {
     /// Raises the IndexError of indices on the device that is known by now; nothing is waited for.
     pub fn check_resident(&self, py: Python<'_>) -> PyResult<()> {
         match &*self.resident() {
-            Some((_, resident)) => resident.check().or_py_err(py),
+            Some(made) => made.table.check().or_py_err(py),
             None => Ok(()),
         }
     }
 
-    /// The samples, and their addresses in the memory of their device: uploaded now, which is waited for, unless that was done
-    /// for this device since the last change of the list. TypeError for trees; errors as of `Engine::resident`.
-    pub fn resident_on(
+    /// Makes the samples selectable by indices on `device`, unless that was done since the last change of the list: their addresses
+    /// are uploaded, which is waited for. TypeError for trees; errors as of `Engine::resident`.
+    pub fn resident_on(&self, py: Python<'_>, device: Device) -> PyResult<()> {
+        self.selectable_on(py, device).map(drop)
+    }
+
+    /// The samples, and what [`PySampleList::resident_on`] makes, with its owner.
+    fn selectable_on(
         &self,
         py: Python<'_>,
         device: Device,
-    ) -> PyResult<(Arc<Imported>, Resident<'static>)> {
+    ) -> PyResult<(Arc<Imported>, Resident<'static>, Owner)> {
         let (contents, version) = {
             let samples = self.samples();
             (samples.samples.copied(py), samples.version)
         };
         let imported = contents.leaves(py)?;
         let is_current =
-            |(of, made): &(u64, Resident<'static>)| *of == version && made.device() == device;
+            |made: &Selectable| made.version == version && made.table.device() == device;
         let known = self.resident().clone().filter(is_current);
-        if let Some((_, known)) = known {
-            return Ok((imported, known));
+        if let Some(Selectable { table, owner: Some(owner), .. }) = known {
+            return Ok((imported, table, owner));
         }
         let list = imported.list.clone();
-        let made = py.detach(|| default_engine().resident(list, device)).or_py_err(py)?;
-        *self.resident() = Some((version, made.clone()));
-        Ok((imported, made))
+        let table = py.detach(|| default_engine().resident(list, device)).or_py_err(py)?;
+        let mut holder = Holder::default();
+        holder.owners = imported.owners.owners_to_hold().collect();
+        holder.producers = imported.producers();
+        let owner: Owner = Arc::new(holder);
+        let made = Selectable { version, table: table.clone(), owner: Some(Arc::clone(&owner)) };
+        // Released without the lock.
+        let _gone = self.resident().replace(made);
+        Ok((imported, table, owner))
     }
 
     /// The samples at indices in the memory of a CUDA device, which are not read here; `None` for other indices, and for a list that
@@ -255,7 +284,7 @@ impl PySampleList {
     /// DeviceError for indices on another device than its own.
     fn chosen(&self, indices: &Bound<'_, PyAny>) -> PyResult<Option<Imported>> {
         let py = indices.py();
-        let Some(device) = self.resident().as_ref().map(|(_, made)| made.device()) else {
+        let Some(device) = self.resident().as_ref().map(|made| made.table.device()) else {
             return Ok(None);
         };
         if is_list(indices) {
@@ -265,9 +294,9 @@ impl PySampleList {
         if !matches!(tensor.device(), Device::Cuda(_)) {
             return Ok(None);
         }
-        let (imported, resident) = self.resident_on(py, device)?;
-        let list = resident.take(&tensor).or_py_err(py)?;
-        let owners = imported.owners.with(Arc::clone(tensor.owner()))?;
+        let (imported, table, owner) = self.selectable_on(py, device)?;
+        let list = table.take(&tensor).or_py_err(py)?;
+        let owners = imported.owners.selected(owner, Arc::clone(tensor.owner()));
         Ok(Some(Imported { list, owners, watches: imported.watches.clone() }))
     }
 
@@ -354,7 +383,7 @@ impl PySampleList {
     /// selected by indices on a device.
     pub fn join(&self, py: Python<'_>, mut other: ListSamples) -> PyResult<()> {
         // These are released without the lock of the list, and structures are compared without it.
-        let (_gone, _emptied);
+        let (_gone, _emptied, _unselected);
         let mut current = loop {
             match (&self.snapshot(py), &mut other) {
                 (ListSamples::Leaves(imported), ListSamples::Leaves(other)) => {
@@ -380,7 +409,7 @@ impl PySampleList {
                 _ => break current,
             }
         };
-        current.version += 1;
+        _unselected = self.begin_change(&mut current);
         // Columns of an empty list drop what kept the table without rows that it was.
         _emptied = (current.samples.len() == 0).then(|| current.samples.copied(py));
         match (&mut current.samples, other) {
@@ -403,9 +432,9 @@ impl PySampleList {
         let py = sample.py();
         let other = self.read(py, vec![sample.clone()], position)?;
         // These are released without the lock of the list.
-        let (_gone_leaf, _gone_tree);
+        let (_gone_leaf, _gone_tree, _unselected);
         let mut current = self.samples();
-        current.version += 1;
+        _unselected = self.begin_change(&mut current);
         match (&mut current.samples, &other) {
             (ListSamples::Leaves(imported), ListSamples::Leaves(other)) => {
                 _gone_leaf = Imported::make_mut(imported, py)?.replace(py, position, other)?;
