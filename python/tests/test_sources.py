@@ -373,6 +373,22 @@ def test_array_array(code):
     a = array.array(code, range(5))
     want = np.array(a)
     assert_tensor(wr.stack([a, a]), np.stack([want, want]))
+    # In place of a list it is the list of its numbers, which have a dtype.
+    assert_tensor(wr.stack(a), want)
+    assert_tensor(wr.stack(wr.SampleList(a)[:2]), want[:2])
+    wr.copy_many(a, want[::-1])
+    assert a.tolist() == want[::-1].tolist()
+
+
+def test_what_lends_memory_in_place_of_a_list():
+    assert_tensor(wr.stack(bytearray(b"abc")), np.frombuffer(b"abc", np.uint8))
+    grid = (ctypes.c_float * 3 * 2)((1, 2, 3), (4, 5, 6))
+    assert_tensor(wr.stack(grid), np.array(grid))
+    array = paint((4, 6), "int16")
+    lender = ArrayInterface(array)
+    assert_tensor(wr.stack(lender), array)
+    wr.copy_many(lender, np.zeros_like(array))
+    assert not array.any()
 
 
 @pytest.mark.parametrize("cast", ["?", "b", "B", "h", "H", "i", "I", "l", "L", "q", "Q", "f", "d"])

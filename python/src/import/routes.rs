@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use std::ffi::CStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{
-    PyCapsule, PyFloat, PyInt, PyList, PyMemoryView, PyTuple, PyType, PyWeakrefReference,
+    PyBytes, PyCapsule, PyFloat, PyInt, PyList, PyTuple, PyType, PyWeakrefReference,
 };
 use windrow::dlpack::{DLPackExchangeAPI, DLPACK_EXCHANGE_API};
 use windrow::DType;
@@ -321,8 +322,9 @@ pub(crate) fn is_array(object: &Bound<'_, PyAny>) -> PyResult<bool> {
 }
 
 /// Whether an object is a tensor rather than a list of some. A batch is one if its samples are the rows of its data: those of
-/// padded and joined ones are not. An object that has protocols alone is one if it is a memoryview, or has
-/// DLPack or the CUDA array interface.
+/// padded and joined ones are not. An object that has protocols alone is one by any of them: lists of numbers that lend a buffer
+/// too, such as `array.array`, whose numbers have a dtype. bytes are text.
+#[allow(unsafe_code)]
 pub(crate) fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(match route_of(object)?.0 {
         ImportRoute::Batch => {
@@ -340,9 +342,12 @@ pub(crate) fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
         | ImportRoute::Scalar(_)
         | ImportRoute::Described => false,
         ImportRoute::Protocols => {
-            object.is_instance_of::<PyMemoryView>()
+            // SAFETY: a live object, attached.
+            let has_buffer = unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } != 0;
+            (has_buffer && !object.is_instance_of::<PyBytes>())
                 || object.hasattr("__dlpack__")?
                 || object.hasattr("__cuda_array_interface__")?
+                || object.hasattr("__array_interface__")?
         }
     })
 }
