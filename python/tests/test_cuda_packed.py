@@ -1,6 +1,9 @@
 """pack, unpack and pack_buckets with leaves and buffers on a device, by the simulated driver or a real one."""
 
+import os
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ import windrow as wr
 from cuda_harness import Cai, copy_out, later, plain, table_type
 from helpers import assert_same, paint_values, refusal
 from test_cuda_moves import on, read
+from test_pickles import BY
 
 SHAPES = {"w": ((4, 6), "float32"), "b": ((7,), "float16"), "step": ((), "int64"), "none": ((2, 0), "uint8"), "t": ((5, 3), "uint8")}
 ARRAYS = {key: paint_values(shape, dtype, seed) for seed, (key, (shape, dtype)) in enumerate(SHAPES.items())}
@@ -140,11 +144,43 @@ def test_buckets(driver, source, target, max_bytes):
     assert_same(into["turned"], turned.T)
 
 
-def test_pickles_are_of_host_memory(driver):
-    tree = tree_on(driver, "cuda")
-    refusal(lambda: pickle.dumps(wr.pack(tree)), wr.DeviceError)
-    again = pickle.loads(pickle.dumps(wr.pack(tree, device="cpu")))
-    assert bytes(again.buffer) == BYTES
+@pytest.mark.parametrize("how", BY)
+@pytest.mark.parametrize("place", PLACES)
+def test_pickles_return_to_their_device(driver, place, how):
+    """Page-locked memory comes back as memory of the host, which it is."""
+    device = "cuda:0" if place == "cuda" else "cpu"
+    packed = BY[how](wr.pack(tree_on(driver, place)))
+    assert bytes_of(packed.buffer) == BYTES and packed.buffer.device == device
+    rows = [paint_values((n, 3), "float32", n) for n in (2, 4, 1)]
+    for form in (wr.Pad(mask="pad"), wr.Ragged(batch_index=True)):
+        for arena in (False, True):
+            batch = wr.collate(rows, form, arena=arena, device=place)
+            copied = BY[how](batch)
+            assert copied.device == device and len(copied) == 3 and copied.max_length == batch.max_length
+            for name in ("data", "lengths", "offsets", "mask", "batch_index"):
+                if getattr(batch, name) is not None:
+                    assert_same(plain(getattr(copied, name)), plain(getattr(batch, name)))
+    samples = on(driver, place, [*rows, np.arange(5), *rows[:1]])
+    for listed in (wr.SampleList(samples), wr.SampleList([{"x": sample} for sample in samples])):
+        copied = [sample["x"] if isinstance(sample, dict) else sample for sample in BY[how](listed)]
+        assert [sample.device for sample in copied] == [device] * 5
+        for sample, row in zip(copied, [*rows, np.arange(5), *rows[:1]]):
+            assert_same(plain(sample), row)
+
+
+def test_a_pickle_waits_for_its_memory_and_needs_its_device(streams):
+    stream = streams.stream()
+    tensor = table_type([stream])
+    with streams.paused(stream):
+        samples = [tensor(streams, array, stream=stream) for array in (ARRAYS["w"], ARRAYS["t"])]
+        kept, listed = wr.asarray(samples[0]), wr.SampleList(samples)
+    head = pickle.dumps([kept, listed])
+    copied, others = pickle.loads(head)
+    assert_same(plain(copied), ARRAYS["w"])
+    assert_same(plain(others[1]), ARRAYS["t"])
+    code = f"import pickle, windrow\ntry: pickle.loads({head!r})\nexcept windrow.DeviceError as error: print(error)"
+    said = subprocess.run([sys.executable, "-c", code], env={**os.environ, "WINDROW_CUDA_DRIVER": "none"}, capture_output=True, text=True, check=True)
+    assert "cuda:0, which is not there" in said.stdout and "to the host before" in said.stdout
 
 
 # Order

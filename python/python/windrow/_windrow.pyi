@@ -497,7 +497,7 @@ class SampleList:
         slice.
         """
     def __reduce_ex__(self, protocol: Any, /) -> Any:
-        """Pickles have the samples by value; DeviceError for samples on a device."""
+        """Pickles have the samples by value, copied from a device and back to it."""
     def __copy__(self) -> "SampleList":
         """Shares the memory of the samples; the copy has references of its own to what keeps it."""
 
@@ -1215,8 +1215,8 @@ def _parts(
     its end.
     """
 def _tensor_of_bytes(memory: _ArrayLike, dtype: _DType, shape: Sequence[int]) -> Tensor:
-    """The tensor of this dtype and shape that bytes hold, from the first one on, in their memory. LayoutError where these are too
-    few.
+    """The tensor of this dtype and shape that bytes hold, from the first one on, in their memory; in a copy if they are on the host and
+    `device` is given. LayoutError where these are too few, DeviceError for a device that is not there.
     """
 def _batch_of_fields(
     arena: Optional[Tensor],

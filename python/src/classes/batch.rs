@@ -152,7 +152,6 @@ tensor_methods!(PyBatch, {
         Ok((capsule_of(py, schema, ARROW_SCHEMA)?, capsule_of(py, array, ARROW_ARRAY)?))
     }
 
-    // A batch on a device passes; its tensors then refuse to be pickled.
     fn __reduce_ex__<'py>(
         slf: &Bound<'py, Self>,
         _protocol: i32,

@@ -221,7 +221,7 @@ impl PySampleList {
         Err(PyTypeError::new_err(text))
     }
 
-    /// Pickles have the samples by value; DeviceError for samples on a device.
+    /// Pickles have the samples by value, copied from a device and back to it.
     fn __reduce_ex__<'py>(
         &self,
         py: Python<'py>,

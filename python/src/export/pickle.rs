@@ -1,5 +1,5 @@
-//! Pickles of tensors and batches in host memory. By protocol 5 the bytes may go beside the pickle,
-//! once for each allocation: a tree in an arena is a short pickle and one buffer. Read with another
+//! Pickles of tensors and batches, whose bytes are copied from a device and back to it. By protocol 5 the bytes may go beside the
+//! pickle, once for each allocation: a tree in an arena is a short pickle and one buffer. Read with another
 //! buffer, such as a copy on a device, the same pickle gives the same tree there.
 
 use pyo3::exceptions::PyValueError;
@@ -7,13 +7,14 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyTuple};
 use windrow::batch::{Fields, SampleBounds};
-use windrow::{Batch, Device, Tensor};
+use windrow::{Batch, Device, Error, Tensor};
 
 use crate::export::buffer::on_host;
 use crate::export::dlpack::duplicate;
+use crate::ground::arguments::device_of;
 use crate::ground::batch::PyBatch;
 use crate::ground::dtype::dtype_of;
-use crate::ground::errors::OrPyErr;
+use crate::ground::errors::{to_py_err, DeviceError, OrPyErr};
 use crate::ground::reserve::try_vec;
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::Reading;
@@ -28,11 +29,9 @@ pub(crate) fn maker<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyA
     py.import(intern!(py, "windrow._windrow"))?.getattr(name)
 }
 
-/// The bytes of a tensor, row-major: in its own memory if it has no gaps, else in a copy. DeviceError for one on a device, which
-/// `what` cannot read.
-fn row_major(py: Python<'_>, tensor: &Tensor, what: &str) -> PyResult<Tensor> {
-    on_host(tensor, what)?;
-    match tensor.layout().is_compact() {
+/// The bytes of a tensor on the host, row-major: in its own memory if it is there and has no gaps, else in a copy.
+fn row_major(py: Python<'_>, tensor: &Tensor) -> PyResult<Tensor> {
+    match tensor.layout().is_compact() && !matches!(tensor.device(), Device::Cuda(_)) {
         true => tensor.bytes(),
         false => py.detach(|| duplicate(tensor, Device::Cpu, None)?.bytes()),
     }
@@ -42,7 +41,8 @@ fn row_major(py: Python<'_>, tensor: &Tensor, what: &str) -> PyResult<Tensor> {
 /// The bytes of a tensor as Python's, read without an end of the sharing with lazy clones. LayoutError for memory that was moved,
 /// DeviceError for a tensor on a device.
 pub(crate) fn bytes_of<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyBytes>> {
-    let bytes = row_major(py, unmoved(py, tensor)?, "bytes")?;
+    on_host(tensor, "bytes")?;
+    let bytes = row_major(py, unmoved(py, tensor)?)?;
     let bytes = bytes.as_slice::<u8>().or_py_err(py)?;
     PyBytes::new_with(py, bytes.len(), |buffer| {
         buffer.copy_from_slice(bytes);
@@ -50,14 +50,14 @@ pub(crate) fn bytes_of<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<
     })
 }
 
-/// A tensor as its bytes, row-major, dtype and shape; DeviceError for one on a device. From protocol 5 on the bytes are a
-/// `PickleBuffer` of the same memory if the tensor has no gaps.
+/// A tensor as its bytes, row-major, dtype and shape, and the device that it is on. From protocol 5 on the bytes are a
+/// `PickleBuffer` of the same memory if the tensor is on the host and has no gaps.
 pub(crate) fn reduce_tensor<'py>(
     py: Python<'py>,
     tensor: &Tensor,
     protocol: i32,
 ) -> PyResult<Reduced<'py>> {
-    let bytes = row_major(py, tensor, "a pickle")?;
+    let bytes = row_major(py, tensor)?;
     let buffer = if protocol >= 5 {
         let bytes = Bound::new(py, PyTensor::from(bytes))?;
         py.import(intern!(py, "pickle"))?.getattr(intern!(py, "PickleBuffer"))?.call1((bytes,))?
@@ -69,21 +69,43 @@ pub(crate) fn reduce_tensor<'py>(
         };
         PyByteArray::new_with(py, bytes.len(), copy)?.into_any()
     };
-    let arguments = (buffer, tensor.dtype().name(), PyTuple::new(py, tensor.shape())?);
-    Ok((maker(py, "_tensor_of_bytes")?, arguments.into_pyobject(py)?))
+    let (dtype, shape) = (tensor.dtype().name(), PyTuple::new(py, tensor.shape())?);
+    let arguments = match tensor.device() {
+        device @ Device::Cuda(_) => (buffer, dtype, shape, device.to_string()).into_pyobject(py)?,
+        _ => (buffer, dtype, shape).into_pyobject(py)?,
+    };
+    Ok((maker(py, "_tensor_of_bytes")?, arguments))
 }
 
-/// The tensor of this dtype and shape that bytes hold, from the first one on, in their memory. LayoutError where these are too
-/// few.
+/// The tensor of this dtype and shape that bytes hold, from the first one on, in their memory; in a copy if they are on the host and
+/// `device` is given. LayoutError where these are too few, DeviceError for a device that is not there.
 #[pyfunction]
+#[pyo3(signature = (memory, dtype, shape, device = None))]
 pub(crate) fn _tensor_of_bytes(
     memory: &Bound<'_, PyAny>,
     dtype: &Bound<'_, PyAny>,
     shape: Vec<i64>,
+    device: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<PyTensor> {
     let (py, dtype) = (memory.py(), dtype_of(dtype)?);
     let tensor = tensor_of(memory, "memory", Reading::OWNED)?.part(0, dtype, &shape);
-    Ok(PyTensor::from(tensor.or_py_err(py)?))
+    let tensor = tensor.or_py_err(py)?;
+    Ok(PyTensor::from(match device.map(device_of).transpose()? {
+        Some(device) if !matches!(tensor.device(), Device::Cuda(_)) => {
+            py.detach(|| duplicate(&tensor, device, None)).map_err(|error| match error {
+                Error::NoDriver(_) | Error::Argument(_) => not_there(device, &error),
+                error => to_py_err(py, &error),
+            })?
+        }
+        _ => tensor,
+    }))
+}
+
+/// The DeviceError of a pickle from a device that cannot be used here.
+fn not_there(device: Device, why: &Error) -> PyErr {
+    DeviceError::new_err(format!(
+        "a pickle of memory on {device}, which is not there ({why}): move it to the host before it is pickled"
+    ))
 }
 
 /// A batch as its arena, the place of each field in it, and what is known of the samples; without an

@@ -1,5 +1,5 @@
-//! Pickles of lists, by value: a tensor for all samples that differ in the extent of dim 0 at most, and the place of each in the
-//! list. A pickle of trees has the first tree, or a template of the structure if the list is empty, the column of each leaf and
+//! Pickles of lists, by value: a tensor for all samples of a device that differ in the extent of dim 0 at most, and the place of each
+//! in the list. A pickle of trees has the first tree, or a template of the structure if the list is empty, the column of each leaf and
 //! the number of trees. A column is a `SampleList` of tensors, or a Python list of other objects.
 
 use std::collections::HashMap;
@@ -8,12 +8,11 @@ use std::sync::Arc;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
-use windrow::error::Mismatch;
-use windrow::{Collate, DType, Device, Error, Tensor};
+use windrow::{Collate, DType, Device, Tensor};
 
 use crate::export::pickle::{maker, packed, unpacked, Reduced};
 use crate::ground::dtype::dtype_of;
-use crate::ground::errors::{to_py_err, OrPyErr};
+use crate::ground::errors::OrPyErr;
 use crate::ground::reserve::try_vec;
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::Reading;
@@ -27,6 +26,8 @@ use crate::samples::trees::Trees;
 
 /// Samples of a list that make one tensor.
 struct Group {
+    /// The device that they are on, or the host.
+    device: Device,
     /// The samples' positions in the list, in order.
     positions: Vec<i64>,
     /// The sum of the extents of dim 0 before each sample, and of all.
@@ -36,8 +37,8 @@ struct Group {
 }
 
 /// The function that makes the list again, and its arguments: the samples as they are now, by value. LayoutError for memory
-/// that was moved. A list of tensors gives DeviceError for samples on a device, and the IndexError of indices on the device;
-/// trees do not, because their columns are pickled, and refused, on their own.
+/// that was moved. A list of tensors gives the IndexError of indices on the device; trees do not, because their columns are
+/// pickled, and refused, on their own.
 pub(crate) fn reduce_list<'py>(py: Python<'py>, list: &PySampleList) -> PyResult<Reduced<'py>> {
     match list.snapshot(py) {
         ListSamples::Leaves(_) => {
@@ -69,17 +70,16 @@ pub(crate) fn reduce_list<'py>(py: Python<'py>, list: &PySampleList) -> PyResult
 fn reduced<'py>(py: Python<'py>, samples: &Imported) -> PyResult<Bound<'py, PyList>> {
     let list = &samples.list;
     list.check_known().or_py_err(py)?;
-    if let Some(index) = (0..list.len()).find(|&i| matches!(list.meta(i).device, Device::Cuda(_))) {
-        let mismatch =
-            Mismatch::new(Some(index), "host memory", list.meta(index).device.to_string());
-        return Err(to_py_err(py, &Error::Device(Box::new(mismatch))));
-    }
     let groups = PyList::empty(py);
     for group in groups_of(samples)? {
         let (is_all, collate) = (group.positions.len() == list.len(), group.collate());
+        let (producers, owners) = (samples.producers(), samples.owners.owners_to_hold().collect());
         let make = || match is_all {
-            true => copy_of_list(list, &collate),
-            false => copy_of_list(&list.take(group.positions.iter().copied())?, &collate),
+            true => copy_of_list(list, &collate, producers, owners),
+            false => {
+                let list = list.take(group.positions.iter().copied())?;
+                copy_of_list(&list, &collate, producers, owners)
+            }
         };
         let tensor = PyTensor::from(py.detach(make).or_py_err(py)?);
         let offsets = (!group.is_uniform).then(|| packed(py, &group.offsets)).transpose()?;
@@ -95,21 +95,27 @@ fn reduced<'py>(py: Python<'py>, samples: &Imported) -> PyResult<Bound<'py, PyLi
     Ok(groups)
 }
 
-/// The groups of all samples but rows without numbers, those of one dtype and the same extents beyond dim 0. Samples
+/// The groups of all samples but rows without numbers, those of one dtype, one device and the same extents beyond dim 0. Samples
 /// without dims have groups of their own. The groups are in the order of the list's metas; after a change of the list it may
 /// differ from that of the samples.
 fn groups_of(samples: &Imported) -> PyResult<Vec<Group>> {
     let list = &samples.list;
     let mut groups: Vec<Group> = Vec::new();
-    let mut known: HashMap<(DType, Option<&[i64]>), usize> = HashMap::new();
+    let mut known: HashMap<(DType, Device, Option<&[i64]>), usize> = HashMap::new();
     // Samples of one layout are of one group.
     let (metas, ids) = (list.metas(), list.meta_ids());
     let mut group_ids = try_vec(metas.len())?;
     for meta in metas {
-        let shape = meta.layout.shape();
-        let id = *known.entry((meta.dtype, shape.get(1..))).or_insert(groups.len());
+        let (dtype, shape) = (meta.dtype, meta.layout.shape());
+        // Page-locked memory comes back as memory of the host, which it is.
+        let device = match meta.device {
+            Device::Cuda(_) => meta.device,
+            _ => Device::Cpu,
+        };
+        let id = *known.entry((dtype, device, shape.get(1..))).or_insert(groups.len());
         if id == groups.len() {
-            groups.push(Group { positions: Vec::new(), offsets: vec![0], is_uniform: true });
+            let (positions, offsets) = (Vec::new(), vec![0]);
+            groups.push(Group { device, positions, offsets, is_uniform: true });
         }
         group_ids.push(id);
     }
@@ -134,13 +140,13 @@ impl Group {
         self.positions.push(index as i64);
     }
 
-    /// The options by which its samples are one tensor on the host.
+    /// The options by which its samples are one tensor where they are.
     fn collate(&self) -> Collate {
         let collate = match self.is_uniform {
             true => Collate::stack(),
             false => Collate::concat(0),
         };
-        collate.device(Device::Cpu)
+        collate.device(self.device)
     }
 }
 
