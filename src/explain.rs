@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::cuda;
-use crate::host::{ChosenStores, StreamingStores, Tiling};
+use crate::host::{StreamingStores, Tiling};
 use crate::observe::share;
 pub use crate::plan::launch::{Launch, SegmentReport};
 use crate::plan::{num_ranges, saturating_sum, Arena, OutputPlan, Path, Plan, Role};
@@ -25,7 +25,7 @@ pub struct Explain {
     pub leaves: usize,
     /// Bytes read of samples.
     pub bytes_read: u64,
-    /// Bytes written: data, masks, indices.
+    /// Bytes written: data, scales, masks, indices. Not lengths and offsets, which [`Stats`](crate::Stats) counts.
     pub bytes_written: u64,
     /// Bytes written that are padding.
     pub padding_bytes: u64,
@@ -56,6 +56,8 @@ pub struct Explain {
     pub around_caches: Vec<bool>,
     /// The path of each leaf in its tree, if the caller named them: see [`Explain::named`].
     pub names: Vec<String>,
+    /// The policy of `around_caches`, and who says so.
+    pub(crate) stores: String,
 }
 
 impl Explain {
@@ -87,12 +89,18 @@ impl Explain {
             paths,
             around_caches: calls.iter().flat_map(|call| call.around_caches.clone()).collect(),
             names: Vec::new(),
+            stores: calls.first().map_or_else(String::new, |call| call.stores.clone()),
         }
     }
 
     /// The account of a plan. `views`: whether each leaf is returned as a view, which is not written; leaves behind the
-    /// end of the slice are not.
-    pub(crate) fn new(plan: &Plan<'_>, views: &[bool]) -> Explain {
+    /// end of the slice are not. `stores`: the engine's own, if it has some.
+    pub(crate) fn new(plan: &Plan<'_>, views: &[bool], stores: Option<StreamingStores>) -> Explain {
+        let chosen = StreamingStores::chosen();
+        let (stores, source) = match &stores {
+            Some(stores) => (stores, "engine"),
+            None => (&chosen.stores, &*chosen.source),
+        };
         let is_view = |leaf: usize| views.get(leaf) == Some(&true);
         let outputs = || plan.outputs().iter().filter(|output| !is_view(output.leaf));
         let data = || outputs().filter(|output| output.role == Role::Data);
@@ -132,8 +140,9 @@ impl Explain {
                 .map(|batch_shape| (batch_shape.shape.to_vec(), batch_shape.dtype))
                 .collect(),
             paths,
-            around_caches: around_caches(plan, is_view),
+            around_caches: around_caches(plan, is_view, stores),
             names: Vec::new(),
+            stores: format!("{stores} ({source})"),
         }
     }
 
@@ -175,8 +184,11 @@ fn one_path(paths: &[&'static str]) -> &'static str {
 
 /// Whether the data of each leaf is written around the caches: false for views and for leaves on a device, which has its own
 /// caches.
-fn around_caches(plan: &Plan<'_>, is_view: impl Fn(usize) -> bool) -> Vec<bool> {
-    let stores = &StreamingStores::chosen().stores;
+fn around_caches(
+    plan: &Plan<'_>,
+    is_view: impl Fn(usize) -> bool,
+    stores: &StreamingStores,
+) -> Vec<bool> {
     let data = plan.outputs().iter().filter(|output| output.role == Role::Data);
     let shapes = plan.batch_shapes();
     let is_on_host =
@@ -193,14 +205,7 @@ fn launch_of(plan: &Plan<'_>, is_view: impl Fn(usize) -> bool) -> Option<Launch>
 impl Plan<'_> {
     /// A readable account of the plan: path, bytes, tiles, padding.
     pub fn explain(&self) -> Explain {
-        self.explain_with(&[])
-    }
-
-    /// The account of [`Plan::explain`], for a caller who returns the leaves marked in `views`, by position, as views
-    /// of their samples' memory.
-    #[doc(hidden)]
-    pub fn explain_with(&self, views: &[bool]) -> Explain {
-        Explain::new(self, views)
+        Explain::new(self, &[], None)
     }
 }
 
@@ -232,8 +237,7 @@ impl fmt::Display for Explain {
             self.write_launch(f, launch)?;
         }
         if self.around_caches.contains(&true) {
-            let ChosenStores { stores, source, .. } = StreamingStores::chosen();
-            write!(f, "\nstores         around the caches: {stores} ({source})")?;
+            write!(f, "\nstores         around the caches: {}", self.stores)?;
         }
         let crossing =
             [("to the device", self.bytes_to_device), ("to the host", self.bytes_to_host)];

@@ -283,7 +283,7 @@ fn pages_of_a_cache_are_one_part() {
     let quantize = Quantize::new(DType::F8E4M3FN).scale(Granularity::Block(32));
     let parts =
         |dsts: &SampleList<'_>, transform: AnyTransform, scales: Option<&SampleList<'_>>| {
-            let explain = Engine::explain_lists(dsts, &srcs, &transform, scales).unwrap();
+            let explain = Engine::host().explain_lists(dsts, &srcs, &transform, scales).unwrap();
             (explain.path, explain.bytes_written, explain.launch.unwrap().parts.len())
         };
     let pages = list(DType::F8E4M3FN, &[3, 64], &|pair| 4096 + 192 * page(pair));
@@ -297,7 +297,7 @@ fn pages_of_a_cache_are_one_part() {
     let anywhere = list(DType::F32, &[3, 64], &|pair| (1 << 20) + 768 * (pair * pair % 1601));
     let ones = Tensor::from_vec(vec![1f32; 6], &[3, 2]).unwrap();
     let given = given(&vec![ones; rows.len()], Some(32));
-    let explain = Engine::explain_lists(&anywhere, &codes, &given.into(), None).unwrap();
+    let explain = Engine::host().explain_lists(&anywhere, &codes, &given.into(), None).unwrap();
     assert_eq!(explain.launch.unwrap().parts.len(), 1);
 }
 

@@ -134,6 +134,10 @@ def test_explain_says_which_leaves():
     assert plan.around_caches == [computed != "never" and int(computed) <= count << 21]
     assert large.around_caches == [computed != "never" and int(computed) <= 40 << 21]
     assert (f"{stores} ({source})" in str(large)) == large.around_caches[0]
+    for engine, is_around in ((wr.Engine(streaming_stores=ALL), True), (wr.Engine(streaming_stores=NONE), False)):
+        one, moved = np.zeros(6 << 20, "f4"), np.zeros(6 << 20)
+        for plan in (wr.explain([one] * 2, engine=engine), wr.explain([one], "copy_many", dsts=[moved], engine=engine)):
+            assert plan.around_caches == [is_around] and ("(engine)" in str(plan)) == is_around
 
 
 @pytest.mark.parametrize("seconds", ["inf", "nan", "-1", "0", "x"])

@@ -268,6 +268,9 @@ def test_explain_and_stats(driver):
     assert len(plan.launch["parts"]) == 1 and plan.bytes_written == 8412
     plan = wr.explain(dsts, "copy_many", dsts=[np.zeros(250, "f2") for _ in rows])
     assert (plan.paths, plan.bytes_to_host, plan.bytes_written) == (["download"], 150_000, 150_000)
+    few, engine = ([Cai(driver, np.ones(3, "f4"))], [np.zeros(3, "f4")]), wr.Engine()
+    wr.copy_many(few[1], few[0], engine=engine)
+    assert engine.stats().bytes_to_host == wr.explain(few[0], "copy_many", dsts=few[1]).bytes_to_host == 12
     mixed = wr.explain([*dsts, *rows], "copy_many", dsts=[*[Cai(driver, np.zeros(250, "f4")) for _ in rows], *[np.zeros(250, "f4") for _ in rows]])
     assert mixed.samples == 600 and sorted(mixed.paths) == ["gather", "gather"]
     engine.reset_stats()

@@ -346,6 +346,10 @@ def test_arguments():
     wr.copy_many([np.zeros(4)], [np.ones(4, np.float32)], engine=engine)
     stats = engine.stats()
     assert (stats["samples"], stats["moves"], stats["bytes_in"], stats["bytes_out"], stats["batches"]) == (1, 1, 16, 32, 0)
+    engine.reset_stats()
+    scaled = {"dsts": [np.zeros((2, 3), "i1")], "transform": wr.Quantize("int8"), "scales_out": [np.zeros(2, "f4")]}
+    wr.copy_many(srcs=[np.ones((2, 3), "f4")], **scaled, engine=engine)
+    assert engine.stats().bytes_out == wr.explain([np.ones((2, 3), "f4")], "copy_many", **scaled).bytes_written == 14
 
 
 def test_explain():

@@ -10,9 +10,10 @@ use super::engine::Engine;
 use crate::batch::{Batch, Fields, LeafOutput};
 use crate::collate::{Collate, Form};
 use crate::cuda::PinnedBlock;
+use crate::explain::Explain;
 use crate::host;
 use crate::observe::{Span, Stage, Tally};
-use crate::plan::{Leaf, Target};
+use crate::plan::{Leaf, Plan, Target};
 use crate::run_options::RunOptions;
 use crate::samples::{SampleList, SampleRows, TensorMeta};
 use crate::tensor::{DType, Device, Layout, Owner, Result, Stream, Tensor};
@@ -63,6 +64,12 @@ impl Engine {
 #[cfg(feature = "unstable-bindings")]
 #[doc(hidden)]
 impl Engine {
+    /// The account of [`Plan::explain`] for a run of this engine, whose caller returns the leaves marked in `views`, by position,
+    /// as views of their samples' memory.
+    pub fn explain(&self, plan: &Plan<'_>, views: &[bool]) -> Explain {
+        Explain::new(plan, views, self.shared.streaming_stores)
+    }
+
     /// Allocates bytes as [`Engine::empty`] does, with any contents.
     ///
     /// # Errors

@@ -365,6 +365,7 @@ impl Engine {
     #[cfg(feature = "unstable-bindings")]
     #[doc(hidden)]
     pub fn explain_lists(
+        &self,
         dsts: &SampleList<'_>,
         srcs: &SampleList<'_>,
         transform: &AnyTransform,
@@ -372,7 +373,7 @@ impl Engine {
     ) -> Result<Explain> {
         let moves = Moves::new(dsts, srcs, transform, scales_out)?;
         if moves.is_on_several() {
-            let explain = Engine::explain_across(dsts, srcs, transform)?;
+            let explain = self.explain_across(dsts, srcs, transform)?;
             return Ok(Explain { samples: moves.num_pairs, ..explain });
         }
         let reads_mapped = !is_mapping_stale();
@@ -381,7 +382,7 @@ impl Engine {
         #[allow(unsafe_code)]
         let alone = unsafe { AloneLeaves::new(&runs, dsts, srcs, transform)? };
         let plan = Plan::for_moves(&moves, &groups, &alone.leaves(), [dsts, srcs], reads_mapped)?;
-        let explain = plan.explain();
+        let explain = self.explain(&plan, &[]);
         let found = moves.scales.iter().filter_map(|scales| scales.found.as_ref());
         let scale_bytes: u64 = found.map(|(_, output)| output.bytes()).sum();
         let bytes_written = explain.bytes_written.saturating_add(scale_bytes);

@@ -100,6 +100,7 @@ impl Engine {
     /// As [`Engine::explain_lists`].
     #[cfg(feature = "unstable-bindings")]
     pub(super) fn explain_across(
+        &self,
         dsts: &SampleList<'_>,
         srcs: &SampleList<'_>,
         transform: &AnyTransform,
@@ -111,7 +112,7 @@ impl Engine {
         let mut calls: Vec<Explain> = Vec::new();
         for pairs in of_one.values() {
             let (dsts, srcs) = taken(pairs)?;
-            calls.push(Engine::explain_lists(&dsts, &srcs, transform, None)?);
+            calls.push(self.explain_lists(&dsts, &srcs, transform, None)?);
         }
         for part in between.values().flat_map(|pairs| parts_of(dsts, pairs)) {
             let (dsts, srcs) = taken(part)?;
@@ -120,8 +121,8 @@ impl Engine {
             // SAFETY: nothing is read or written.
             #[allow(unsafe_code)]
             let list = unsafe { list_between(&dsts, &offsets, begin)? };
-            let down = Engine::explain_lists(&list, &srcs, transform, None)?;
-            let up = Engine::explain_lists(&dsts, &list, &AnyTransform::default(), None)?;
+            let down = self.explain_lists(&list, &srcs, transform, None)?;
+            let up = self.explain_lists(&dsts, &list, &AnyTransform::default(), None)?;
             calls.push(Explain { bytes_written: 0, ..down });
             calls.push(Explain { bytes_read: 0, ..up });
         }

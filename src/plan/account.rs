@@ -51,9 +51,12 @@ impl<'s> Plan<'s> {
         saturating_sum(self.batch_shapes().iter().map(|shape| shape.data_bytes - real(shape)))
     }
 
-    /// Bytes of all tensors that the plan makes: data, masks, scales and metadata. The sum saturates.
+    /// Bytes of all tensors that the plan makes: data, masks, scales and metadata, which pairs have not. The sum saturates.
     pub(crate) fn output_bytes(&self) -> u64 {
-        saturating_sum(self.batch_shapes().iter().map(|batch_shape| batch_shape.bytes))
+        match self.is_move {
+            true => saturating_sum(self.outputs().iter().map(OutputPlan::bytes)),
+            false => saturating_sum(self.batch_shapes().iter().map(|shape| shape.bytes)),
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::collate::{Affine, AnyTransform};
 use crate::plan::disjoint::check_pairs_disjoint;
 use crate::plan::loops::{Dim, LoopNest};
 use crate::plan::move_scales::{check_scales_out, MoveScales};
-use crate::plan::output::{ElementOp, OutputPlan, Starts};
+use crate::plan::output::{saturating_sum, ElementOp, OutputPlan, Starts};
 use crate::plan::pair_classes::{PairClass, PairClasses};
 use crate::plan::role::Role;
 use crate::plan::scaled_moves::DeviceScales;
@@ -119,11 +119,12 @@ impl<'s> Moves<'s> {
         sides.filter_map(Device::ordinal)
     }
 
-    /// Bytes read and bytes written by the outputs on the host, without scales.
+    /// Bytes read and bytes written by the outputs on the host, scales that are found there included.
     pub fn traffic(&self) -> (u64, u64) {
+        let found = self.scales.iter().filter_map(|scales| scales.found.as_ref());
+        let written = self.outputs.iter().chain(found.map(|(_, output)| output));
         let read = self.outputs.iter().map(OutputPlan::bytes_read);
-        let written = self.outputs.iter().map(OutputPlan::bytes);
-        (read.fold(0, u64::saturating_add), written.fold(0, u64::saturating_add))
+        (saturating_sum(read), saturating_sum(written.map(OutputPlan::bytes)))
     }
 
     /// Adds the outputs of pairs on the host, with their scales, and the positions of pairs on a device; sets the place of each

@@ -11,6 +11,7 @@ use crate::collate::options::Options;
 use crate::collate::run::{device_of_work, made, views_in};
 use crate::collate::torch_memory::OutputAllocator;
 use crate::collate::tree::jobs_of;
+use crate::engine::default::default_engine;
 use crate::engine::explain::PyExplain;
 use crate::samples::list_import::samples_of;
 
@@ -69,7 +70,8 @@ pub(crate) fn explain(
         let views = views_in(&plan, &jobs, &leaves, in_arena)?;
         device_of_work(&jobs, made(plan.batch_shapes(), &views))?;
         let views: Vec<bool> = views.iter().map(Option::is_some).collect();
-        let explain = plan.explain_with(&views).named(jobs.iter().map(|job| job.path.clone()));
+        let engine = jobs.iter().find_map(|job| job.engine.as_ref()).unwrap_or(default_engine());
+        let explain = engine.explain(&plan, &views).named(jobs.iter().map(|job| job.path.clone()));
         Ok((explain, OutputAllocator::name_for(&plan, &jobs)?))
     });
     let (explain, device_memory) = explain.map_err(|error| job_error(py, &error, &jobs))?;

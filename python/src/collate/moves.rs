@@ -392,7 +392,7 @@ pub(super) fn explain_pairs(
         return Err(PyTypeError::new_err(text));
     };
     let transform = transform.as_ref().map_or_else(|| Ok(AnyTransform::default()), transform_of)?;
-    engine.as_ref().map(engine_of).transpose()?;
+    let engine = engine.as_ref().map(engine_of).transpose()?;
     blocks_of(blocks.as_ref())?;
     let stream = stream.as_ref().map(stream_of).transpose()?;
     let reader = SideReader::new(MoveSide::Scales, false, stream);
@@ -408,7 +408,8 @@ pub(super) fn explain_pairs(
             return Err(no_stream());
         }
     }
-    let explain = py.detach(|| Engine::explain_lists(to, from, &transform, scales));
+    let engine = engine.as_ref().unwrap_or_else(|| default_engine());
+    let explain = py.detach(|| engine.explain_lists(to, from, &transform, scales));
     let named = |pair: usize| (paths.get(pair).cloned().unwrap_or_default(), pair);
     explain.map_err(|error| pair_error(py, error, &named))
 }

@@ -120,6 +120,7 @@ impl Run<'_> {
         self.launch(plan, &memory.on_device, &metadata)?;
 
         let is_copying = self.download_outputs(&memory.downloads, host.threads)?;
+        self.result.traffic.bytes_to_host += plan.bytes_to_host();
         self.finish(&plan.out_owners, plan.is_move, &read, options)?;
         if is_copying {
             self.stream.synchronize()?;
@@ -295,7 +296,6 @@ impl Run<'_> {
                 }
             }
             is_copying |= is_pinned;
-            self.result.traffic.bytes_to_host += bytes;
         }
         Ok(is_copying)
     }

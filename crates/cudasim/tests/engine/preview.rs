@@ -37,6 +37,7 @@ fn run(engine: &Engine, plan: Plan<'_>) -> Explain {
         explain.bytes_to_device,
         "{explain}"
     );
+    assert_eq!(after.bytes_to_host - before.bytes_to_host, explain.bytes_to_host, "{explain}");
     assert_eq!(explain.launches, usize::from(explain.launch.is_some()));
     explain
 }
@@ -156,10 +157,10 @@ fn places_are_those_of_the_run() {
         // Leaves that are views are not assembled; tensors of an arena have zeros between them.
         let leaf = Leaf { out: None, ..leaf };
         let plan = Plan::for_leaves(&[leaf, leaf]).unwrap();
-        let explain = plan.explain_with(&[true, false]);
+        let explain = engine.explain(&plan, &[true, false]);
         assert_eq!(explain.launch.as_ref().unwrap().parts.len(), 1);
         assert_eq!(explain.launch.as_ref().unwrap().parts[0].leaf, Some(1));
-        assert_eq!(plan.explain_with(&[true, true]).launch, None);
+        assert_eq!(engine.explain(&plan, &[true, true]).launch, None);
         let ragged = Collate::ragged(Ragged::new()).device(HERE);
         let leaves = [leaf, Leaf { collate: &ragged, ..leaf }];
         let explain = run(&engine, Plan::in_arena(&leaves).unwrap());
