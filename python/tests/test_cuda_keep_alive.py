@@ -139,6 +139,28 @@ def test_a_batch_may_go_before_its_consumer_is_done(streams):
     assert_same(read(), WANT)
 
 
+@pytest.mark.parametrize("then", ["other batches", "the end of the engine", "an empty cache"])
+def test_memory_waits_for_consumers_on_the_stream_of_its_call(then, streams):
+    stream, engine = streams.stream(), wr.Engine(device="cuda")
+    samples = [Cai(streams, row) for row in ROWS]
+    # More than are left to the stream.
+    batches = [wr.stack(samples, stream=stream, engine=engine) for _ in range(100)]
+    streams.cuStreamSynchronize(stream)
+    with (streams.paused if then == "other batches" else streams.paused_briefly)(stream):
+        reads = [later(streams, batch, stream) for batch in batches]
+        for read in reads:
+            del read.capsule
+        batches.clear()
+        if then == "the end of the engine":
+            del engine
+        elif then == "an empty cache":
+            wr.empty_cache()
+        others = [wr.stack([np.full_like(row, 9) for row in ROWS], device="cuda") for _ in range(100)]
+    for read in reads:
+        assert_same(read(), WANT)
+    del others
+
+
 def test_other_threads(streams):
     """Many threads, each with a stream of its own, and the interpreter lock taken by the thread that releases samples."""
     failures = []

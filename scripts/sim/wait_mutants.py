@@ -119,8 +119,6 @@ EDITS = {
         ("current.synchronize()?;\n        }\n        self.free(current, one)",
          "if !is('end of memory: order lost, device not waited for') { current.synchronize()?; }\n        }\n"
          "        self.free(current, one)"),
-        ("stream.wait(event)?;\n            self.0",
-         "if !is('memory left to a stream: no wait') { stream.wait(event)?; }\n            self.0"),
         ("if one.events.iter().try_for_each(|(_, event)| release.wait(event)).is_err() {",
          "if !is('memory left: given back without a wait')"
          " && one.events.iter().try_for_each(|(_, event)| release.wait(event)).is_err() {"),
@@ -128,8 +126,10 @@ EDITS = {
          "if is('memory left to its stream despite other users') {"
          " users.streams.clear(); users.borrowed.clear(); users.readers.clear(); }\n"
          "users.borrowed.retain(|user| *user != self.home);"),
-        ("let mut others = one.events.iter().filter(|(of, _)| *of != home);",
-         "let mut others = one.events.iter().filter(|(of, _)| *of != home && !is('memory left: other streams not waited for'));"),
+        ("if exists\n", "if is('memory left: streams of others not waited for') || exists\n"),
+        ("&& self.end_behind(current, home, &mut one).is_ok()",
+         "&& (is('memory left: later work on our stream not waited for') || self.end_behind(current, home, &mut one).is_ok())"),
+        ("if one.home != home {", "if one.home != home && !is('memory left: a destroyed stream not waited for') {"),
     ],
     "memory/pinned.rs": [
         ("let foreign = |free: &Free| matches!(free.until, BlockUntil::EverythingIsDone);",

@@ -22,7 +22,7 @@ mod memory {
     mod stream_key;
 }
 
-use memory::device::{DeviceBlock, DeviceMemory, Waited};
+use memory::device::{DeviceBlock, DeviceMemory};
 use memory::keep_alive::KeepAlive;
 use memory::pinned::{PinnedBlock, PinnedPool};
 use memory::ring::Ring;
@@ -154,10 +154,11 @@ fn samples_are_held_until_the_device_has_read_them() {
 /// A block of device memory that the first stream writes.
 fn written(device: &Arc<Context>, value: u32) -> (Arc<DeviceBlock>, Transfer) {
     let current = device.enter().unwrap();
-    let memory = DeviceMemory::new(&current, &Arc::<EventPool>::default()).unwrap();
+    let own = Arc::new(current.stream(0).unwrap());
+    let memory = DeviceMemory::new(&current, &Arc::<EventPool>::default(), &own).unwrap();
     // SAFETY: a handle of the model's.
     let stream = unsafe { current.foreign_stream(STREAMS[0]) }.unwrap();
-    let block = memory.allocate(&current, stream, 4, &mut Waited::default()).unwrap();
+    let block = memory.allocate(&current, stream, 4).unwrap();
     let bytes = bytes_of(&block);
     let work = stream.run(move || bytes.write(value));
     block.set_ready(stream, stream.event()).unwrap();

@@ -185,6 +185,10 @@ impl Current<'_> {
 pub(super) struct OwnStream;
 
 impl OwnStream {
+    pub fn handle(&self) -> usize {
+        OURS
+    }
+
     pub fn on<'c>(&self, current: &'c Current<'_>) -> StreamRef<'c> {
         StreamRef { queue: &current.0.queues[OURS], handle: OURS }
     }

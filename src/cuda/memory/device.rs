@@ -1,10 +1,13 @@
 //! Output memory on a device.
 //!
 //! The problem: the drop of a block, on any thread, cannot wait for the device, and work on several streams may still use the
-//! block. Some of these streams are another library's, which may have destroyed them since: to query them would be undefined.
+//! block: its consumers' on the stream that it was made for, too. Some of these streams are another library's, which may have destroyed
+//! them since: to query them would be undefined.
 //!
 //! ```text
-//! drop      used on its home stream alone                   -> parked      the next allocation there takes it, in stream order
+//! drop      used on its home stream alone                   -> parked      the next allocation there takes it, in stream order;
+//!                                                                          too many, or no memory: as used on a named stream if
+//!                                                                          the home is ours, else as handed to it
 //!           used by work with events, or on named streams   -> ending      freed to the pool when all events are reached
 //!           handed to streams that may be gone              -> handed_out  until calls have named them all: -> ending
 //!
@@ -40,6 +43,8 @@ pub(crate) struct DeviceMemory {
     pool: MemPool,
     /// The stream on which memory is given back.
     release: OwnStream,
+    /// The stream of work that no other was named for.
+    own: Arc<OwnStream>,
     events: Arc<EventPool>,
     used_bytes: AtomicU64,
     /// The oldest first.
@@ -58,8 +63,7 @@ struct Parked {
     address: DevicePtr,
     bytes: u64,
     home: StreamKey,
-    /// Events of the work that used the block, and the streams of these events. A stream with the same handle may be another one
-    /// by now.
+    /// Events of the work that used the block, and the streams of these events.
     events: SmallVec<[(StreamKey, Arc<PooledEvent>); 2]>,
 }
 
@@ -72,21 +76,6 @@ impl Parked {
             }
         }
         Ok(true)
-    }
-}
-
-/// The events that the stream of a call already waits for: blocks of one batch share events, and one wait is enough.
-#[derive(Debug, Default)]
-pub(crate) struct Waited(SmallVec<[Arc<PooledEvent>; 2]>);
-
-impl Waited {
-    /// Orders the stream behind an event, unless it waits for it already.
-    fn once(&mut self, stream: StreamRef<'_>, event: &Arc<PooledEvent>) -> DriverResult<()> {
-        if !self.0.iter().any(|known| Arc::ptr_eq(known, event)) {
-            stream.wait(event)?;
-            self.0.push(Arc::clone(event));
-        }
-        Ok(())
     }
 }
 
@@ -118,12 +107,18 @@ struct Users {
 }
 
 impl DeviceMemory {
-    /// Makes a pool and the stream of releases, on the device of `current`. `events` are those of its context.
-    pub fn new(current: &Current<'_>, events: &Arc<EventPool>) -> DriverResult<Arc<DeviceMemory>> {
+    /// Makes a pool and the stream of releases, on the device of `current`. `events` are those of its context, `own` is the
+    /// stream of work that no other is named for.
+    pub fn new(
+        current: &Current<'_>,
+        events: &Arc<EventPool>,
+        own: &Arc<OwnStream>,
+    ) -> DriverResult<Arc<DeviceMemory>> {
         Ok(Arc::new(DeviceMemory {
             context: Arc::clone(current.context()),
             pool: current.mem_pool()?,
             release: current.stream(0)?,
+            own: Arc::clone(own),
             events: Arc::clone(events),
             used_bytes: AtomicU64::new(0),
             parked: Mutex::default(),
@@ -132,16 +127,13 @@ impl DeviceMemory {
         }))
     }
 
-    /// Allocates uninitialised memory for work on `stream`, which it may order behind earlier users of the memory. No
-    /// bytes get the address
-    /// 0. Without free memory, or if too many freed blocks wait for their streams, unused memory is returned first, for which
+    /// Allocates uninitialised memory for work on `stream`. No bytes get the address 0. Without free memory, or if too many freed blocks wait for their streams, unused memory is returned first, for which
     /// the host may wait.
     pub fn allocate(
         self: &Arc<Self>,
         current: &Current<'_>,
         stream: StreamRef<'_>,
         bytes: u64,
-        waited: &mut Waited,
     ) -> Result<DeviceBlock> {
         let home = StreamKey::new(stream)?;
         let address = if bytes == 0 {
@@ -154,7 +146,7 @@ impl DeviceMemory {
                 self.end_all(current)?;
             }
             self.note_named(current, stream, home)?;
-            match self.unpark(stream, home, size as u64, waited)? {
+            match self.unpark(stream, home, size as u64)? {
                 Some(address) => address,
                 None => self.fresh(current, stream, size)?,
             }
@@ -195,65 +187,42 @@ impl DeviceMemory {
         }
     }
 
-    /// Takes a parked block of this size from the stream. If there is none, all blocks parked for the stream go back to the
-    /// pool in its order, and the result is `None`.
+    /// Takes a parked block of this size from the stream: all that used it is in the order of that. If there is none, all blocks
+    /// parked for the stream go back to the pool in its order, and the result is `None`. Blocks of a destroyed stream that had its
+    /// handle count as handed to that one.
     fn unpark(
         &self,
         stream: StreamRef<'_>,
         home: StreamKey,
         bytes: u64,
-        waited: &mut Waited,
     ) -> DriverResult<Option<DevicePtr>> {
-        let left = {
+        let mut left = {
             let mut parked = lock(&self.parked);
-            let fits = |one: &Parked| one.home.wait_key() == home.wait_key() && one.bytes == bytes;
+            let fits = |one: &Parked| one.home == home && one.bytes == bytes;
             if let Some(found) = parked.iter().position(fits) {
-                let one = parked.remove(found);
-                drop(parked);
-                return one.map(|one| self.wait_for(stream, home, one, waited)).transpose();
+                return Ok(parked.remove(found).map(|one| one.address));
             }
-            if parked.iter().all(|one| one.home.wait_key() != home.wait_key()) {
+            let is_of_handle = |one: &Parked| one.home.name() == home.name();
+            if !parked.iter().any(is_of_handle) {
                 return Ok(None);
             }
-            let (left, others): (VecDeque<_>, _) = std::mem::take(&mut *parked)
-                .into_iter()
-                .partition(|one| one.home.wait_key() == home.wait_key());
+            let (left, others): (VecDeque<_>, _) =
+                std::mem::take(&mut *parked).into_iter().partition(is_of_handle);
             *parked = others;
-            left
+            left.into_iter()
         };
-        let mut left = left.into_iter();
         while let Some(one) = left.next() {
-            let address = one.address;
-            if let Err(error) = self.wait_for(stream, home, one, waited) {
-                lock(&self.parked).extend(left);
-                return Err(error);
+            if one.home != home {
+                self.hand_out(one);
+                continue;
             }
             // SAFETY: nothing has it any more; the stream is behind all users.
-            if let Err(error) = unsafe { self.pool.free(stream, address) } {
+            if let Err(error) = unsafe { self.pool.free(stream, one.address) } {
                 lock(&self.parked).extend(left);
                 return Err(error);
             }
         }
         Ok(None)
-    }
-
-    /// Orders a stream behind the users of a parked block and gives it the block; on failure the block stays parked.
-    fn wait_for(
-        &self,
-        stream: StreamRef<'_>,
-        home: StreamKey,
-        one: Parked,
-        waited: &mut Waited,
-    ) -> DriverResult<DevicePtr> {
-        // Work of the same stream is in order.
-        let mut others = one.events.iter().filter(|(of, _)| *of != home);
-        match others.try_for_each(|(_, event)| waited.once(stream, event)) {
-            Ok(()) => Ok(one.address),
-            Err(error) => {
-                lock(&self.parked).push_back(one);
-                Err(error)
-            }
-        }
     }
 
     /// Notes that a caller names a stream, which therefore exists: freed blocks that were handed to it wait for the work that
@@ -294,6 +263,32 @@ impl DeviceMemory {
         } else {
             None
         }
+    }
+
+    /// Notes that a freed block may be used on its home stream, which may be gone.
+    fn hand_out(&self, one: Parked) {
+        lock(&self.handed_out).push((vec![one.home], one));
+    }
+
+    /// Takes a parked block from its home stream, which others may have enqueued work on that uses it: behind an event there, if
+    /// the stream is ours or a default stream of this thread, for the caller to give back. `None`, and handed out, if it is another's.
+    fn leave_home(&self, current: &Current<'_>, mut one: Parked) -> Option<Parked> {
+        let home = one.home;
+        let exists = home.handle == self.own.handle() || home.handle <= PER_THREAD;
+        if exists
+            && !home.is_of_another_thread()
+            && self.end_behind(current, home, &mut one).is_ok()
+        {
+            return Some(one);
+        }
+        self.hand_out(one);
+        None
+    }
+
+    /// All parked blocks that could be taken from their home streams; the others are handed out.
+    fn unpark_all(&self, current: &Current<'_>) -> VecDeque<Parked> {
+        let parked = std::mem::take(&mut *lock(&self.parked));
+        parked.into_iter().filter_map(|one| self.leave_home(current, one)).collect()
     }
 
     /// Whether the next call has to wait for the device. A drop cannot wait: its thread may hold a lock that the device's work
@@ -390,7 +385,7 @@ impl DeviceMemory {
 
     /// Returns unused memory to the device, except blocks that unnamed streams may use. Waits for the blocks' events.
     pub fn trim_known(&self, current: &Current<'_>) -> DriverResult<()> {
-        let mut unused = std::mem::take(&mut *lock(&self.parked));
+        let mut unused = self.unpark_all(current);
         unused.extend(std::mem::take(&mut *lock(&self.ending)));
         let given: Vec<_> = unused.iter().map(|one| self.free_behind(current, one)).collect();
         given.into_iter().collect::<DriverResult<()>>()?;
@@ -400,11 +395,13 @@ impl DeviceMemory {
 
     /// Returns all unused memory to the device. Waits for the device if unnamed streams may use some of it.
     pub fn trim(&self, current: &Current<'_>) -> DriverResult<()> {
+        let unused = self.unpark_all(current);
+        lock(&self.ending).extend(unused);
         self.end_all(current)?;
         self.trim_known(current)
     }
 
-    /// Whether freed blocks wait for the streams that they were handed to, which no call has named since.
+    /// Whether freed blocks wait for the streams that they were handed to or made for, which no call has named since.
     pub fn has_unnamed(&self) -> bool {
         !lock(&self.handed_out).is_empty()
     }
@@ -562,10 +559,12 @@ impl Drop for DeviceBlock {
         let bytes = self.bytes.next_multiple_of(SIZE_ALIGN);
         let mut end = Parked { address: self.address, bytes, home: self.home, events };
         if is_home && users.streams.is_empty() && users.borrowed.is_empty() {
-            match self.memory.park(end) {
-                Some(oldest) => end = oldest,
-                None => return,
+            let Some(oldest) = self.memory.park(end) else { return };
+            let Ok(current) = self.memory.context.enter() else { return };
+            if let Some(oldest) = self.memory.leave_home(&current, oldest) {
+                let _ = self.memory.give_back(&current, oldest);
             }
+            return;
         }
         // A driver that is torn down takes nothing back; after a failure of the device the memory is gone with the
         // context.
@@ -595,13 +594,13 @@ impl Drop for DeviceMemory {
         let take = |list: &mut Mutex<VecDeque<Parked>>| {
             std::mem::take(list.get_mut().unwrap_or_else(PoisonError::into_inner))
         };
-        let (mut left, ending) = (take(&mut self.parked), take(&mut self.ending));
-        left.extend(ending);
+        let (parked, mut left) = (take(&mut self.parked), take(&mut self.ending));
         let handed_out = self.handed_out.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if left.is_empty() && handed_out.is_empty() {
+        if parked.is_empty() && left.is_empty() && handed_out.is_empty() {
             return;
         }
         let Ok(current) = self.context.enter() else { return };
+        left.extend(parked.into_iter().filter_map(|one| self.leave_home(&current, one)));
         let _ = self.end_all(&current);
         left.extend(std::mem::take(&mut *lock(&self.ending)));
         for one in left {

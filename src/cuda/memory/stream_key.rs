@@ -27,8 +27,8 @@ impl StreamKey {
         Ok(StreamKey { handle, id, thread })
     }
 
-    /// The key under which freed blocks of this stream are pooled: work takes them after a wait for their events.
-    pub fn wait_key(self) -> (usize, Option<ThreadId>) {
+    /// What calls name the stream by, which may be another one by now.
+    pub fn name(self) -> (usize, Option<ThreadId>) {
         (self.handle, self.thread)
     }
 

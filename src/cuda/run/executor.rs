@@ -11,7 +11,7 @@ use crate::cuda::driver::{
 };
 use crate::cuda::launch::argument_pool::ArgumentPool;
 use crate::cuda::launch::policy::Policy;
-use crate::cuda::memory::device::{DeviceMemory, Waited};
+use crate::cuda::memory::device::DeviceMemory;
 use crate::cuda::memory::keep_alive::KeepAlive;
 use crate::cuda::memory::list_table::ListTable;
 use crate::cuda::memory::pinned::{PinnedBlock, PinnedPool};
@@ -98,8 +98,8 @@ impl Executor {
         let quantise = module.kernel("windrow_quantise")?;
         let (select, moves) = (small_and_large("select")?, small_and_large("move")?);
         let events = Arc::new(EventPool::default());
-        let (memory, stream) =
-            (DeviceMemory::new(&current, &events)?, Arc::new(current.stream(0)?));
+        let stream = Arc::new(current.stream(0)?);
+        let memory = DeviceMemory::new(&current, &events, &stream)?;
         let arrivals = current.stream(0)?;
         drop(current);
         let (pinned, ring, keep_alive) = (Arc::default(), Ring::default(), Arc::default());
@@ -276,8 +276,7 @@ impl Executor {
     ) -> Result<Tensor> {
         let current = self.context.enter()?;
         let stream = self.stream.on(&current);
-        let block =
-            Arc::new(self.memory.allocate(&current, stream, bytes, &mut Waited::default())?);
+        let block = Arc::new(self.memory.allocate(&current, stream, bytes)?);
         if is_zeroed {
             // SAFETY: a block of `bytes` bytes, which nothing else has.
             unsafe { stream.memset(block.address(), 0, bytes as usize) }?;

@@ -9,7 +9,7 @@ use super::completion::{Completion, End};
 use super::executor::Executor;
 use crate::cuda::driver::{Current, Kernel, PooledEvent, StreamRef};
 use crate::cuda::launch::kernel_abi::{LARGE_BYTES, SMALL_BYTES};
-use crate::cuda::memory::device::{DeviceBlock, Waited};
+use crate::cuda::memory::device::DeviceBlock;
 use crate::cuda::memory::list_table::IndexCheck;
 use crate::cuda::memory::ring::Slot;
 use crate::observe::Traffic;
@@ -43,7 +43,6 @@ pub(crate) struct Run<'r> {
     pub producers: Vec<StreamRef<'r>>,
     /// Device memory of this run. It is freed behind the run, whether that fails or not.
     pub blocks: SmallVec<[Arc<DeviceBlock>; 2]>,
-    pub waited: Waited,
     /// The block that small outputs share, and the bytes of it that are taken.
     pub shared: Option<(Arc<DeviceBlock>, u64)>,
     /// Page-locked memory that is being filled or copied.
@@ -72,7 +71,6 @@ impl<'r> Run<'r> {
             is_capturing,
             producers: Vec::new(),
             blocks: SmallVec::new(),
-            waited: Waited::default(),
             shared: None,
             slot: None,
             lent: Vec::new(),
@@ -263,7 +261,7 @@ impl Run<'_> {
     /// the work of the run.
     pub fn allocate(&mut self, bytes: u64) -> Result<Arc<DeviceBlock>> {
         let memory = &self.executor.memory;
-        let block = memory.allocate(self.current, self.stream, bytes, &mut self.waited)?;
+        let block = memory.allocate(self.current, self.stream, bytes)?;
         let block = Arc::new(block);
         self.blocks.push(Arc::clone(&block));
         Ok(block)
@@ -287,8 +285,6 @@ impl Run<'_> {
             self.result.completion = index_check.map(in_graph);
             return Ok(());
         }
-        // All memory is allocated: these events may be used again.
-        self.waited = Waited::default();
         let end = Arc::new(self.executor.events.take(self.current)?);
         self.stream.record(&end)?;
         for block in self.blocks.iter().map(Arc::as_ref).chain(self.blocks_of(out_owners)) {

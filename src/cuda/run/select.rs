@@ -36,7 +36,7 @@ use crate::cuda::launch::launch_cache::OutputAddresses;
 use crate::cuda::launch::policy::Policy;
 use crate::cuda::launch::table::Table;
 use crate::cuda::launch::table_writer::DeviceColumn;
-use crate::cuda::memory::device::{DeviceBlock, Waited};
+use crate::cuda::memory::device::DeviceBlock;
 use crate::cuda::memory::list_table::{IndexCheck, ListTable, NUM_FOUND};
 use crate::samples::{SampleList, Selection};
 use crate::tensor::{DType, Error, Result, Tensor};
@@ -271,12 +271,7 @@ fn in_pairs<'n, T: Copy>(
 /// stream of ours, which the host waits for, since a graph cannot wait for work outside of it.
 fn captured_block(run: &Run<'_>, list: &ListTable, bytes: u64) -> Result<Arc<DeviceBlock>> {
     let stream = run.executor.stream.on(run.current);
-    let block = Arc::new(run.executor.memory.allocate(
-        run.current,
-        stream,
-        bytes,
-        &mut Waited::default(),
-    )?);
+    let block = Arc::new(run.executor.memory.allocate(run.current, stream, bytes)?);
     stream.synchronize()?;
     list.captured.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&block));
     Ok(block)

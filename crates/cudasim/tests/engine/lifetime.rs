@@ -1,5 +1,6 @@
 //! How long memory and owners are kept alive.
 
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::thread;
@@ -316,48 +317,65 @@ fn pageable_samples_have_been_read_when_the_call_returns() {
     });
 }
 
-/// Memory that a dropped batch has left goes to the next one on its stream: by the handle, which may be another stream's
-/// by then.
+/// Memory that a dropped batch has left goes to the next one on its stream, not to one on another that has its handle by then:
+/// consumers of the batch may still be at work.
 #[test]
-fn a_stream_by_the_handle_of_another_waits_for_its_work() {
+fn a_stream_by_the_handle_of_another_takes_none_of_its_memory() {
     on_gpu(|gpu| {
         let engine = engine();
         let [old, new] = [1, 2].map(|seed| Rows::new(seed, DType::U8, &[&[3000]]));
         let (old_memory, new_memory) = (old.upload(gpu), new.upload(gpu));
         let [before, after] =
             [(&old, &old_memory), (&new, &new_memory)].map(|(rows, m)| rows.at([m[0].address]));
+        let copy = Buffer::poisoned(gpu, 3000);
         gpu.sim.set_delay_us(2000);
         let first = ForeignStream::new(gpu);
         let handle = first.handle;
         first.linger();
         let batch = engine.assemble_on(&before, &Collate::stack(), &first.stream()).unwrap();
-        let left = batch.data().data_ptr();
+        first.copy(&copy, batch.data());
         drop(batch);
         drop(first);
         gpu.sim.recycle(handle);
         let second = ForeignStream::new(gpu);
         assert_eq!(second.handle, handle);
         let batch = engine.assemble_on(&after, &Collate::stack(), &second.stream()).unwrap();
-        assert_eq!(batch.data().data_ptr(), left);
         gpu.sim.synchronize_all();
+        assert_eq!(copy.read(), old.bytes[0]);
         assert_eq!(consume(&second, &batch), new.bytes);
         gpu.sim.set_delay_us(0);
     });
 }
 
-/// Memory beyond the limit goes to all streams, behind its writing.
+/// Memory beyond the limit goes to all streams, behind its writing and what has been enqueued on its stream.
 #[test]
 fn more_dropped_batches_than_are_kept() {
+    more_dropped_batches(false);
+}
+
+#[test]
+fn more_dropped_batches_of_the_engines_own_stream_than_are_kept() {
+    more_dropped_batches(true);
+}
+
+fn more_dropped_batches(is_own: bool) {
     on_gpu(|gpu| {
-        let (engine, late, other) = (engine(), ForeignStream::new(gpu), ForeignStream::new(gpu));
+        let (engine, foreign, other) = (engine(), ForeignStream::new(gpu), ForeignStream::new(gpu));
+        let handle = engine.stream(0).unwrap().handle();
+        let own = ManuallyDrop::new(ForeignStream { gpu, handle });
+        let late = if is_own { &*own } else { &foreign };
         let [old, new] = [1, 2].map(|seed| Rows::new(seed, DType::U8, &[&[3000]]));
         let (old_memory, new_memory) = (old.upload(gpu), new.upload(gpu));
         let [before, after] =
             [(&old, &old_memory), (&new, &new_memory)].map(|(rows, m)| rows.at([m[0].address]));
         let stack = Collate::stack();
+        let copies: Vec<_> = (0..70).map(|_| Buffer::poisoned(gpu, 3000)).collect();
         let paused = late.pause();
-        let batches: Vec<_> =
-            (0..70).map(|_| engine.assemble_on(&before, &stack, &late.stream()).unwrap()).collect();
+        let batch = |_| engine.assemble_on(&before, &stack, &late.stream()).unwrap();
+        let batches: Vec<_> = copies.iter().map(batch).collect();
+        for (copy, batch) in copies.iter().zip(&batches) {
+            late.copy(copy, batch.data());
+        }
         drop(batches);
         let batches: Vec<_> =
             (0..10).map(|_| engine.assemble_on(&after, &stack, &other.stream()).unwrap()).collect();
@@ -366,6 +384,9 @@ fn more_dropped_batches_than_are_kept() {
         gpu.sim.synchronize_all();
         for batch in &batches {
             assert_eq!(consume(&other, batch), new.bytes);
+        }
+        for copy in &copies {
+            assert_eq!(copy.read(), old.bytes[0]);
         }
     });
 }

@@ -114,7 +114,7 @@ impl Drop for Pinned<'_> {
 
 /// A foreign stream.
 pub struct ForeignStream<'g> {
-    gpu: &'g Gpu,
+    pub gpu: &'g Gpu,
     pub handle: usize,
 }
 
