@@ -334,10 +334,14 @@ fn check_lengths(lengths: &[i64], max_tokens: i64, padded: impl Fn(i64) -> i64) 
         if length < 0 {
             return Err(Error::argument(format!("sample {index}: a negative length, {length}")));
         }
-        if padded(length) > max_tokens {
+        let counted = padded(length);
+        if counted > max_tokens {
+            let rounded = match counted == length {
+                true => String::new(),
+                false => format!(", rounded up to {counted}"),
+            };
             return Err(Error::argument(format!(
-                "sample {index}: a length of {}, more than max_tokens={max_tokens}; cut it into several, truncate or drop it",
-                padded(length)
+                "sample {index}: a length of {length}{rounded}, more than max_tokens={max_tokens}; cut it into several, truncate or drop it"
             )));
         }
     }

@@ -68,11 +68,12 @@ mod _windrow {
     use crate::collate::{
         explain::explain, forms::check_options, forms::concat, forms::pad, forms::ragged,
         forms::stack, graphs::_add_per_sample, graphs::join_graphs, moves::_check_leaves,
-        moves::_copy_leaves, moves::copy_many, one_buffer::_copy_parts, one_buffer::_flatten,
-        one_buffer::_leaf_bytes, one_buffer::_leaf_tensors, one_buffer::_parts,
-        one_buffer::_places, one_buffer::_unwritten, packing::_balance, packing::_buckets,
-        packing::_pack, packing::_token_budget, patterns::_patterns_of, sequences::pack_columns,
-        sequences::pack_rows_of, token_columns::pad_columns, torch::collate_torch, tree::collate,
+        moves::_copy_leaves, moves::copy_many, one_buffer::_copy_parts, one_buffer::_device_name,
+        one_buffer::_flatten, one_buffer::_leaf_bytes, one_buffer::_leaf_tensors,
+        one_buffer::_parts, one_buffer::_places, one_buffer::_unwritten, packing::_balance,
+        packing::_buckets, packing::_pack, packing::_token_budget, patterns::_patterns_of,
+        sequences::pack_columns, sequences::pack_rows_of, token_columns::pad_columns,
+        torch::collate_torch, tree::collate,
     };
     #[pymodule_export]
     use crate::engine::{

@@ -237,6 +237,10 @@ def test_spec_names_leaves():
     assert_tensor(tree["x"], stacked(3))
 
 
+def test_specs_of_lists_and_tuples_are_equal():
+    assert wr.Pad(dims=[0, 1]) == wr.Pad(dims=(0, 1)) != wr.Pad(dims=0)
+
+
 def test_spec_with_concat_and_transform():
     trees = [{"a": paint((2, 3 + i), seed=i), "b": paint((4, 5, 3), seed=i)} for i in range(3)]
     t = oracle.T(scale=1 / 255, mean=[0.1, 0.2, 0.3], std=[0.5, 0.6, 0.7], channel_dim=2, permute=(2, 0, 1))

@@ -236,9 +236,13 @@ def test_errors_of_trees_name_the_path():
     assert (error.index, error.side, error.path) == (1, "source", "b")
     error = refusal(lambda: wr.copy_many({"a": "text"}, {"a": good}), TypeError)
     assert (error.index, error.side, error.path) == (0, "destination", "a")
-    assert str(refusal(lambda: wr.copy_many({"a": good}, {"b": good}), KeyError).args[0]) == 'srcs at "a": there is no such entry in dict'
-    error = refusal(lambda: wr.copy_many({"a": good}, {"a": good, "b": good}), KeyError)
-    assert error.args[0] == 'srcs at "b": the destinations have no such key'
+    for dsts, srcs, kind, path, text in [
+        ({"a": good}, {"b": good}, KeyError, "a", 'srcs at "a": there is no such entry in dict'),
+        ({"a": good}, {"a": good, "b": good}, KeyError, "b", 'srcs at "b": the destinations have no such key'),
+        ({"a": [good]}, {"a": [good, good]}, ValueError, "a", 'srcs at "a": expected 1 entries, got 2'),
+    ]:
+        error = refusal(lambda dsts=dsts, srcs=srcs: wr.copy_many(dsts, srcs), kind)
+        assert (error.args[0], error.index, error.side, error.path) == (text, None, "destination", path)
     error = refusal(lambda: wr.copy_many({"a": good}, [good]), TypeError)
     assert str(error).startswith("the destinations are a tree and the sources are none")
     error = refusal(lambda: wr.copy_many([good], {"a": good}), TypeError)

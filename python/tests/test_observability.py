@@ -159,7 +159,7 @@ def test_explain_of_a_tree():
     assert plan.bytes_written == sum(leaf.nbytes for leaf in leaves) + tree["x"].mask.nbytes
     for line in ("x (4, 4, 3) float32, strided", "pair/1 (4,) float32, cast"):
         assert line in str(plan)
-    assert {name: getattr(plan, name) for name in plan.as_dict()} == plan.as_dict()
+    assert {name: getattr(plan, name) for name in plan.as_dict()} == plan.as_dict() and {*plan.as_dict(), "as_dict"} <= set(dir(plan))
 
 
 def test_explain_of_a_tree_with_views_and_outputs():

@@ -19,7 +19,7 @@ def put_together(tree, max_bytes, into, **arguments):
     return buckets
 
 
-@pytest.mark.parametrize("max_bytes", [1, 7, 64, 100, 1000, 10**6])
+@pytest.mark.parametrize("max_bytes", [1, 7, 64, np.int64(100), 1000, 10**6])
 @pytest.mark.parametrize("align", [1, 16, 64])
 def test_buckets(max_bytes, align):
     tree = sample()

@@ -162,6 +162,12 @@ def test_lists_of_torch_tensors(torch):
     assert [t.torch().tolist() for t in (again[0], again[1], again[2])] == [[[n, n]] * int(n) for n in (1.0, 3.0, 2.0)]
 
 
+@pytest.mark.parametrize("make", [wr.asarray, wr.stack])
+def test_shallow_copies_share_memory(make):
+    made = make(TABLE)
+    assert copy.copy(made).data_ptr() == made.data_ptr() != BY["deepcopy"](made).data_ptr()
+
+
 def test_a_list_is_pickled_by_value():
     table = TABLE.copy()
     samples = wr.SampleList(table)

@@ -393,12 +393,14 @@ def test_arguments():
         ({"dtype": "int8", "scale_dtype": "float16"}, ValueError, "scale_dtype must be float32 or float8_e8m0fnu, got float16"),
         ({"dtype": "int8", "eps": 0.0}, ValueError, "eps must be a positive number"),
         ({"dtype": "int8", "eps": float("nan")}, ValueError, "eps must be a positive number"),
+        ({"dtype": "int8", "eps": "1"}, TypeError, "eps must be a number, got '1'"),
     ]:
         error = refusal(lambda kwargs=kwargs: wr.Quantize(**kwargs), kind)
         assert text in str(error)
     given = wr.Dequantize(np.ones(3, np.float32), block=4)
     assert repr(given) == "Dequantize(float32 [3], block=4)" and repr(pickle.loads(pickle.dumps(given))) == repr(given)
     refusal(lambda: wr.Dequantize([1.0], block=0), ValueError, "block must be at least 1 element, got 0")
+    refusal(lambda: wr.Dequantize([1.0], block=1.5), TypeError, "block must be an int, got 1.5")
     refusal(lambda: wr.Dequantize("abc"), TypeError)
     refusal(lambda: wr.stack([1.0], transform=3), TypeError, "transform must be a wr.Transform, wr.Quantize or wr.Dequantize, got 3")
 

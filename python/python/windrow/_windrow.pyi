@@ -244,6 +244,8 @@ class Tensor(_TensorLike):
     def __int__(self) -> int: ...
     def __float__(self) -> float: ...
     def __complex__(self) -> complex: ...
+    def __copy__(self) -> "Tensor":
+        """Shares the memory; the copy has references of its own to what keeps it."""
     def __bytes__(self) -> bytes:
         """The elements' bytes, row-major; DeviceError for memory of a CUDA device. Without this,
         `bytes` takes a tensor of one integer as a length.
@@ -1205,6 +1207,8 @@ class _Staging:
         ValueError. After an error the turn stays.
         """
 
+def _device_name(device: _Device) -> str:
+    """The name of a device as tensors have it; ValueError for a text that is none."""
 def _unwritten(num_bytes: int, device: _Device, engine: Optional[Engine]) -> Tensor:
     """New memory of the engine's, uint8 `[num_bytes]`, uninitialised: the caller writes each byte before it gives the tensor on."""
 def _parts(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Optional,
 from windrow import _windrow
 from windrow._layout import LEAF, Layout, LeafPlace, Piece, layout_of, nodes_of, plain_tree
 from windrow._windrow import DeviceError, Engine, Tensor
+from windrow.plan import int_of
 
 if TYPE_CHECKING:
     from windrow._windrow import _ArrayLike, _Device
@@ -57,11 +58,10 @@ class _Tree:
 
 def _alignment(align: Any) -> int:
     """The alignment, a power of two up to 1 GiB; TypeError or ValueError for anything else."""
-    if isinstance(align, bool) or not isinstance(align, int):
-        raise TypeError(f"align must be an int, got {align!r}")
-    if align < 1 or align & (align - 1) or align > 1 << 30:
-        raise ValueError(f"align must be a power of two, of at most 1 GiB, got {align}")
-    return align
+    number = int_of("align", align)
+    if number & (number - 1) or number > 1 << 30:
+        raise ValueError(f"align must be a power of two, of at most 1 GiB, got {number}")
+    return number
 
 
 class Packed:
@@ -138,7 +138,7 @@ def pack(tree: Any, *, device: Optional[_Device] = None, align: int = 64, out: O
         buffer = _windrow._unwritten(plan.layout.nbytes, plan.leaves.device(device), engine)
     else:
         buffer = _bytes_of(out, plan.layout.nbytes, "out")
-        if device is not None and str(device) not in (buffer.device, buffer.device.split(":")[0]):
+        if device is not None and _windrow._device_name(device) != buffer.device:
             raise DeviceError(f"out: expected {device}, got {buffer.device}")
     plan.write(buffer, engine)
     return Packed(buffer, plan.layout)
@@ -258,8 +258,8 @@ def unpack(buffer: _ArrayLike, layout: Layout, *, into: Any = None) -> Any:
     pieces = {id(view): piece for view, piece in zip(views, layout._pieces) if piece is not None}
     near = _on_the_host(buffer, layout, views, zip(leaves, sources, paths))
     written: Set[Any] = set()
-    dsts, srcs, places = [], [], []
-    for path, dst, src in zip(paths, leaves, sources):
+    dsts, srcs, places, numbers = [], [], [], []
+    for number, (path, dst, src) in enumerate(zip(paths, leaves, sources)):
         if src is None:
             continue
         if id(src) in pieces:
@@ -272,7 +272,8 @@ def unpack(buffer: _ArrayLike, layout: Layout, *, into: Any = None) -> Any:
         dsts.append(dst)
         srcs.append(near[id(src)] if near and not _is_written_on_device(dst, path) else src)
         places.append(path)
-    _windrow._copy_leaves(dsts, srcs, places)
+        numbers.append(number)
+    _windrow._copy_leaves(dsts, srcs, places, None, numbers)
     return into
 
 
@@ -342,10 +343,7 @@ def pack_buckets(tree: Any, max_bytes: int, *, device: Optional[_Device] = None,
         (True, b'bbbbbbbb')
     """
     align = _alignment(align)
-    if isinstance(max_bytes, bool) or not isinstance(max_bytes, int):
-        raise TypeError(f"max_bytes must be an int, got {max_bytes!r}")
-    if max_bytes < 1:
-        raise ValueError(f"max_bytes must be at least 1, got {max_bytes}")
+    max_bytes = int_of("max_bytes", max_bytes)
     leaves = _Tree(tree)
     buffer = _windrow._unwritten(min(max_bytes, leaves.places(align)[1]), leaves.device(device), None)
     return _buckets(leaves, buffer, align)

@@ -44,7 +44,7 @@ def int_of(name: str, value: Any, least: int = 1, bits: int = 63) -> int:
     if number < least:
         raise ValueError(f"{name} must be at least {least}, got {number}")
     if number >= 2**bits:
-        raise ValueError(f"{name}={number} is beyond 64 bits")
+        raise ValueError(f"{name}={number} is beyond {bits} bits")
     return number
 
 

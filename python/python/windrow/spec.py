@@ -43,7 +43,8 @@ def _init_of(form: str) -> Callable[..., None]:
         if "stream" in kwargs:
             raise TypeError(f"wr.{type(self).__name__}: stream= is an argument of the call, as one stream writes all leaves")
         _windrow._check_options(form, **kwargs)
-        self.kwargs = kwargs
+        # Lists and tuples are equal as arguments.
+        self.kwargs = {name: tuple(value) if type(value) is list else value for name, value in kwargs.items()}
 
     call = inspect.signature(getattr(_windrow, form))
     receiver = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -15,7 +15,7 @@ use crate::export::number::{is_single, number_of};
 use crate::export::{array_interface, buffer, dlpack, libraries, pickle};
 use crate::ground::tensor::PyTensor;
 use crate::import::storages::lent;
-use crate::ownership::holder::{unmoved, visit_tensor, Visited};
+use crate::ownership::holder::{unmoved, visit_tensor, with_own_references, Visited};
 
 /// The methods that a tensor and a batch, which stands for its data, have in common: those of the
 /// tensor that `inner()` gives. Those that hand its memory on, but for `data_ptr`, raise
@@ -179,6 +179,12 @@ tensor_methods!(PyTensor, {
         protocol: i32,
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
         pickle::reduce_tensor(py, unmoved(py, self.inner())?, protocol)
+    }
+
+    /// Shares the memory; the copy has references of its own to what keeps it.
+    fn __copy__(&self, py: Python<'_>) -> PyResult<PyTensor> {
+        let tensor = unmoved(py, self.inner())?;
+        Ok(PyTensor::from(with_own_references(py, tensor)))
     }
 
     fn __len__(&self) -> PyResult<usize> {

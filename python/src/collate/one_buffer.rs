@@ -83,7 +83,7 @@ pub(crate) fn _flatten<'py>(
     like: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Flattened<'py>> {
     let py = tree.py();
-    let names = TreeNames { name: "layout", like: "tensors of into" };
+    let names = TreeNames { name: "layout", like: "tensors of into", side: None };
     let (tree, paths, leaves, others) = flatten_both(tree, like, names)?;
     Ok((paths, list_of(py, leaves)?, list_of(py, others)?, PyStructure(tree)))
 }
@@ -178,6 +178,12 @@ pub(crate) fn _unwritten(
     let tensor =
         py.detach(|| unsafe { engine.unwritten_bytes(num_bytes, device) }).or_py_err(py)?;
     Ok(PyTensor::from(tensor))
+}
+
+/// The name of a device as tensors have it; ValueError for a text that is none.
+#[pyfunction]
+pub(crate) fn _device_name(device: &Bound<'_, PyAny>) -> PyResult<String> {
+    Ok(device_of(device)?.to_string())
 }
 
 /// The dtype, first byte and size of each tensor in one buffer, and where the last one ends, in bytes. `parts`: the dtype and

@@ -82,7 +82,8 @@ impl Pairs {
             .map(|side| SideReader::new(side, is_written, stream));
         match (is_tree_side(dsts)?, is_tree_side(srcs)?) {
             (true, true) => {
-                let names = TreeNames { name: "srcs", like: "destinations" };
+                let side = Some(MoveSide::Destination);
+                let names = TreeNames { name: "srcs", like: "destinations", side };
                 let (_, paths, destinations, sources) = flatten_both(dsts, Some(srcs), names)?;
                 let dsts = to.objects(py, destinations, &paths)?;
                 let srcs = from.objects(py, sources, &paths)?;
@@ -215,7 +216,7 @@ impl SideReader {
         if !is_tree_side(dsts)? {
             return self.read(scales);
         }
-        let names = TreeNames { name: "scales_out", like: "destinations" };
+        let names = TreeNames { name: "scales_out", like: "destinations", side: Some(self.side) };
         let (_, paths, _, places) = flatten_both(dsts, Some(scales), names)?;
         self.objects(dsts.py(), places, &paths)
     }

@@ -8,7 +8,7 @@ use windrow::collate::{AnyTransform, Granularity, Scales};
 use windrow::{DType, Dequantize, Quantize, Tensor};
 
 use crate::collate::transform::PyTransform;
-use crate::ground::arguments::{call_text, NoBool};
+use crate::ground::arguments::{call_text, number_argument, NoBool};
 use crate::ground::dtype::dtype_of;
 use crate::ground::errors::{is_answer, quoted, OrPyErr};
 use crate::ground::reserve::push_to;
@@ -60,14 +60,14 @@ pub(crate) struct PyQuantize {
 impl PyQuantize {
     #[new]
     #[pyo3(
-        signature = (dtype, scale = None, scale_dtype = None, eps = NoBool(1e-12)),
+        signature = (dtype, scale = None, scale_dtype = None, eps = None),
         text_signature = "(dtype, scale='row', scale_dtype='float32', eps=1e-12)"
     )]
     fn new(
         dtype: &Bound<'_, PyAny>,
         scale: Option<&Bound<'_, PyAny>>,
         scale_dtype: Option<&Bound<'_, PyAny>>,
-        eps: NoBool<f64>,
+        eps: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<PyQuantize> {
         let py = dtype.py();
         let mut quantize = Quantize::new(dtype_of(dtype)?);
@@ -82,11 +82,11 @@ impl PyQuantize {
             quantize = quantize.scale_dtype(dtype);
             kwargs.set_item("scale_dtype", dtype.name())?;
         }
-        let NoBool(eps) = eps;
-        if eps != 1e-12 {
+        if let Some(eps) = eps {
+            let eps = number_argument(eps, "eps", "a number")?;
+            quantize = quantize.eps(eps);
             kwargs.set_item("eps", eps)?;
         }
-        let quantize = quantize.eps(eps);
         quantize.check().map_err(|error| PyValueError::new_err(error.to_string()))?;
         Ok(PyQuantize { quantize, kwargs: kwargs.unbind() })
     }
@@ -186,7 +186,7 @@ impl PyDequantize {
 impl PyDequantize {
     #[new]
     #[pyo3(signature = (scales, block = None))]
-    fn new(scales: &Bound<'_, PyAny>, block: Option<NoBool<i64>>) -> PyResult<PyDequantize> {
+    fn new(scales: &Bound<'_, PyAny>, block: Option<&Bound<'_, PyAny>>) -> PyResult<PyDequantize> {
         let read = |values: &Bound<'_, PyAny>| {
             table_of(values, "scales", Reading { rows: true, ..Reading::OWNED })
         };
@@ -210,7 +210,8 @@ impl PyDequantize {
         } else {
             tensors.push(read(scales)?);
         }
-        let (scales, block) = (scales.clone().unbind(), block.map(|NoBool(block)| block));
+        let block = block.map(|block| number_argument(block, "block", "an int")).transpose()?;
+        let scales = scales.clone().unbind();
         let made = PyDequantize { scales, tensors, is_list, block };
         let checked = made.dequantize().check();
         checked.map_err(|error| PyValueError::new_err(error.to_string()))?;

@@ -6,7 +6,7 @@ use pyo3::types::PyDict;
 use windrow::collate::PerDim;
 use windrow::Transform;
 
-use crate::ground::arguments::{call_text, none_unknown, per_dim, NoBool};
+use crate::ground::arguments::{call_text, none_unknown, number_argument, per_dim};
 
 /// ``(x * scale - mean[c]) / std[c]`` for each element, then a permutation of the sample's dims.
 ///
@@ -45,21 +45,21 @@ impl PyTransform {
     // for a number of these or of `permute` that is beyond 64 bits. The call that uses the transform checks the rest.
     #[new]
     #[pyo3(
-        signature = (scale = NoBool(1.0), mean = None, std = None, channel_dim = None, permute = None, **unknown),
+        signature = (scale = None, mean = None, std = None, channel_dim = None, permute = None, **unknown),
         text_signature = "(scale=1.0, mean=None, std=None, channel_dim=None, permute=None)"
     )]
     fn new(
         py: Python<'_>,
-        scale: NoBool<f64>,
+        scale: Option<&Bound<'_, PyAny>>,
         mean: Option<Bound<'_, PyAny>>,
         std: Option<Bound<'_, PyAny>>,
-        channel_dim: Option<NoBool<i64>>,
+        channel_dim: Option<&Bound<'_, PyAny>>,
         permute: Option<Bound<'_, PyAny>>,
         unknown: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyTransform> {
         none_unknown("Transform", unknown)?;
         let kwargs = PyDict::new(py);
-        let NoBool(scale) = scale;
+        let scale = scale.map_or(Ok(1.0), |scale| number_argument(scale, "scale", "a number"))?;
         let mut transform = Transform::new().scale(scale);
         kwargs.set_item("scale", scale)?;
         let numbers = |item: &Bound<'_, PyAny>, name: &str| -> PyResult<Vec<f64>> {
@@ -81,7 +81,8 @@ impl PyTransform {
             kwargs.set_item("std", &std)?;
             transform = transform.std(std);
         }
-        if let Some(NoBool(dim)) = channel_dim {
+        if let Some(dim) = channel_dim {
+            let dim = number_argument(dim, "channel_dim", "an int")?;
             kwargs.set_item("channel_dim", dim)?;
             transform = transform.channel_dim(dim);
         }

@@ -54,6 +54,12 @@ impl PyExplain {
         self.as_dict(py)?.get_item(name)?.ok_or_else(missing)
     }
 
+    fn __dir__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let names = slf.py().get_type::<PyAny>().call_method1("__dir__", (slf,))?;
+        names.call_method1("extend", (slf.get().as_dict(slf.py())?,))?;
+        Ok(names)
+    }
+
     fn __str__(&self) -> String {
         let memory = self.device_memory.map(|name| format!("\ndevice memory  of {name}"));
         let pool = match has_worker_pool() {

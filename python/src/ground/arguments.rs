@@ -131,6 +131,18 @@ where
     }
 }
 
+/// The number of an argument, as of [`NoBool`]; the errors of [`unfit`].
+pub(crate) fn number_argument<'py, T>(
+    item: &Bound<'py, PyAny>,
+    name: &str,
+    what: &str,
+) -> PyResult<T>
+where
+    T: for<'a> FromPyObject<'a, 'py, Error = PyErr>,
+{
+    item.extract().map(|NoBool(number)| number).map_err(|error| unfit(item, name, what, error))
+}
+
 /// A number, exactly as given: ints up to 128 bits, ValueError beyond; TypeError for what is no number. A bool of Python is the
 /// `Int` 0 or 1.
 pub(crate) fn scalar_of(value: &Bound<'_, PyAny>) -> PyResult<Scalar> {

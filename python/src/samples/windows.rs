@@ -7,7 +7,7 @@ use pyo3::types::{PyList, PyTuple};
 use windrow::bindings::Dims;
 use windrow::{Collate, DType, Device, Error, Result, SampleList, Tensor};
 
-use crate::ground::arguments::{unfit, NoBool};
+use crate::ground::arguments::number_argument;
 use crate::ground::errors::{quoted, OrPyErr};
 use crate::ground::iterables::entries;
 use crate::ground::reserve::try_vec;
@@ -45,8 +45,7 @@ pub(crate) fn windows(
     length: &Bound<'_, PyAny>,
 ) -> PyResult<PySampleList> {
     let py = array.py();
-    let NoBool(length) =
-        length.extract().map_err(|error| unfit(length, "length", "an int", error))?;
+    let length = number_argument(length, "length", "an int")?;
     let table = table_of(array, "array", Reading::OWNED)?;
     let (starts, _) = integers(starts, "starts", 1)?;
     let list = windows_of(&table, &starts, length).or_py_err(py)?;

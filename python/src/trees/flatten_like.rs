@@ -3,8 +3,9 @@
 use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
+use windrow::error::MoveSide;
 
-use crate::ground::errors::{at, class_name, in_words};
+use crate::ground::errors::{at, at_pair, class_name, in_words, located};
 use crate::ground::iterables::{entries, is_list_or_tuple, is_mapping, Lookup};
 use crate::ground::reserve::try_vec;
 use crate::trees::container::{
@@ -17,17 +18,29 @@ use crate::trees::node_types::call_flattener;
 pub(crate) struct TreeNames {
     pub name: &'static str,
     pub like: &'static str,
+    /// The `side` of errors, if it is a side of `copy_many`.
+    pub side: Option<MoveSide>,
 }
 
 /// The tree of `out=`.
-pub(crate) const OUT: TreeNames = TreeNames { name: "out", like: "samples" };
+pub(crate) const OUT: TreeNames = TreeNames { name: "out", like: "samples", side: None };
+
+impl TreeNames {
+    /// The same error with `index` None, this path and the side as its attributes.
+    fn located(self, py: Python<'_>, error: PyErr, path: &str) -> PyErr {
+        match self.side {
+            Some(side) => at_pair(py, error, side, None, path),
+            None => located(py, error, None, path),
+        }
+    }
+}
 
 impl Container {
     /// The entry of a tree of outputs for each child, in the order of the children.
     ///
     /// # Errors
     /// KeyError or TypeError for an entry that is missing, KeyError for a key and ValueError for more entries than the samples
-    /// have.
+    /// have; all with the path.
     pub fn outputs<'py>(
         &self,
         mut out: Bound<'py, PyAny>,
@@ -48,7 +61,7 @@ impl Container {
                 if got > len {
                     let (name, at) = (names.name, at(place.path));
                     let text = format!("{name}{at}: expected {len} entries, got {got}");
-                    return Err(PyValueError::new_err(text));
+                    return Err(names.located(py, PyValueError::new_err(text), place.path));
                 }
             }
             NodeType::Dataclass(_) => keys = None,
@@ -80,7 +93,7 @@ fn check_keys(
     out: &Bound<'_, PyAny>,
     keys: &[Py<PyAny>],
     place: ColumnPlace<'_>,
-    TreeNames { name, like }: TreeNames,
+    names: TreeNames,
 ) -> PyResult<()> {
     if !is_mapping(out)? || out.len()? == keys.len() {
         return Ok(());
@@ -89,8 +102,9 @@ fn check_keys(
     for key in entries(out, Ok)? {
         if !known.contains(&key)? {
             let path = place.join(&name_of(&key)?);
+            let TreeNames { name, like, .. } = names;
             let text = format!("{name}{}: the {like} have no such key", at(&path));
-            return Err(PyKeyError::new_err(text));
+            return Err(names.located(out.py(), PyKeyError::new_err(text), &path));
         }
     }
     Ok(())
@@ -106,8 +120,11 @@ fn no_entry(out: &Bound<'_, PyAny>, path: &str, names: TreeNames, error: PyErr) 
     };
     let text = format!("{}{}: there is no such entry in {class}", names.name, at(path));
     let is_key = error.is_instance_of::<PyKeyError>(py);
-    in_words(py, error, || match is_key {
-        true => PyKeyError::new_err(text),
-        false => PyTypeError::new_err(text),
+    in_words(py, error, || {
+        let error = match is_key {
+            true => PyKeyError::new_err(text),
+            false => PyTypeError::new_err(text),
+        };
+        names.located(py, error, path)
     })
 }
