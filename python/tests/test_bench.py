@@ -307,13 +307,18 @@ def test_a_number_is_not_the_beginning_of_another():
     assert chosen("H") == ["H1", "H3"]
 
 
-def test_unknown_names_and_sizes_are_refused(capsys):
+def test_unknown_names_and_arguments_are_refused(capsys):
     with pytest.raises(SystemExit, match="no workload begins with W99"):
         command.main(["--quick", "--only", "W99"])
-    for size in ("x", "0x5", "4096", "1x2x3"):
+    for arguments, text in [
+        *((["--size", size], "two numbers above 0, such as 4096x512") for size in ("x", "0x5", "4096", "1x2x3")),
+        *((["--scale", scale], "a number above 0") for scale in ("-1", "nan")),
+        (["--device", "foo"], "cpu, cuda or cuda:N, got 'foo'"),
+        (["--read", "there/is/none.json"], "No such file"),
+    ]:
         with pytest.raises(SystemExit):
-            command.main(["--size", size])
-    assert "two numbers above 0, such as 4096x512" in capsys.readouterr().err
+            command.main(arguments)
+        assert text in capsys.readouterr().err
 
 
 def test_a_size_of_ones_own(capsys):

@@ -142,4 +142,5 @@ def test_explain_says_which_leaves():
 
 @pytest.mark.parametrize("seconds", ["inf", "nan", "-1", "0", "x"])
 def test_seconds_that_are_none(seconds, capsys):
-    assert calibrate.main(["--seconds", seconds]) == 2 and repr(seconds) in capsys.readouterr().err
+    for arguments in (["--seconds", seconds], [f"--seconds={seconds}"]):
+        assert calibrate.main(arguments) == 2 and repr(seconds) in capsys.readouterr().err

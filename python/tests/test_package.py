@@ -50,6 +50,13 @@ def test_the_demo_says_what_it_leaves_out(missing):
     assert f"as {missing} is not installed" in said and "elements checked" in said
 
 
+def test_the_demo_looks_for_its_folder_first(capsys):
+    demo = pytest.importorskip("windrow.demo")
+    with pytest.raises(SystemExit):
+        demo.main(["--out", f"{__file__}/folder/demo.png"])
+    assert "argument --out" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_other_commands_name_what_to_install():
     code = "import sys; sys.modules['numpy'] = None; from windrow.__main__ import main; sys.exit(main(['bench']))"

@@ -3,6 +3,7 @@
 import importlib
 import sys
 
+import numpy as np
 import pytest
 
 import windrow as wr
@@ -98,16 +99,16 @@ def test_each_op_is_as_torch(kind):
     values, found = ops.ragged(tensors)
     assert torch.equal(found, offsets) and not found.requires_grad
     pairs.append((values, torch.cat(tensors)))
-    for side in SIDES:
+    for side, one in zip(SIDES, (1, np.int64(1), torch.tensor(1.0))):
         for size in (None, 5):
-            data, found = ops.pad(tensors, 1, side, size)
+            data, found = ops.pad(tensors, one, side, size)
             want = padded(tensors, 1, side, size)
             assert torch.equal(found, lengths) and not found.requires_grad
             pairs.append((data, want))
             joined, again = ops.unpad(data, found, side=side)
             assert torch.equal(joined, values) and torch.equal(again, offsets)
             assert torch.equal(ops.unpad(data, found, side=side, size=len(values))[0], values)
-            data, found = ops.repad(values, offsets.int(), 1, size, side=side)
+            data, found = ops.repad(values, offsets.int(), one, size, side=side)
             assert torch.equal(found, lengths)
             pairs.append((data, want))
     for ours, theirs in pairs:
@@ -407,6 +408,11 @@ def test_nested_tensors_in_and_out(layout):
     out = torch.nested.nested_tensor_from_jagged(*ops.ragged(tensors))
     assert torch.equal(ops.repad(out.values(), out.offsets())[0], data.where(data != 0.5, 0))
     same_gradients((out * 2).values(), torch.cat(tensors) * 2, tensors)
+
+
+def test_offsets_of_nested_tensors_are_int64():
+    nested = torch.nested.nested_tensor_from_jagged(torch.ones(3), torch.tensor([0, 1, 3], dtype=torch.int32))
+    assert torch.equal(ops.ragged(nested)[1], torch.tensor([0, 1, 3]))
 
 
 def test_nested_tensors_with_gaps_are_their_components():

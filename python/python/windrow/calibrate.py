@@ -144,7 +144,9 @@ def gpus(seconds: float) -> Dict[str, Dict[str, Any]]:
 
 def main(argv: List[str]) -> int:
     """The command line."""
-    arguments, seconds = list(argv), 12.0
+    # `--seconds=N` as well.
+    arguments = [part for argument in argv for part in (argument.split("=", 1) if argument.startswith("--seconds=") else [argument])]
+    seconds = 12.0
     if "--seconds" in arguments[:-1]:
         at = arguments.index("--seconds")
         text = arguments.pop(at + 1)

@@ -289,7 +289,12 @@ def main(argv: List[str]) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m windrow demo", description=__doc__)
     parser.add_argument("--out", default="out/demo.png", help="where the picture goes (default: %(default)s)")
-    return run(parser.parse_args(argv).out)
+    out = parser.parse_args(argv).out
+    try:
+        Path(out).parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"argument --out: {error}")
+    return run(out)
 
 
 if __name__ == "__main__":

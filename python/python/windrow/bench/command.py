@@ -11,7 +11,9 @@ import argparse
 import collections
 import itertools
 import json
+import math
 import os
+import re
 import sys
 from dataclasses import replace
 from typing import Any, Dict, List, Tuple
@@ -37,11 +39,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--list", action="store_true", help="say which workloads, sweeps and libraries there are")
     made.add_argument("--only", action="append", metavar="NAME", default=[], help="workloads that begin with NAME: W4, H1; again for more")
     made.add_argument("--size", action="append", metavar="COUNTxBYTES", type=size, default=[], help="stack of samples of that size instead; again for more")
-    made.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the number of samples")
+    made.add_argument("--scale", type=factor, default=1.0, metavar="F", help="times the number of samples")
     made.add_argument("--layout", choices=LAYOUTS, help="one layout of samples only")
     made.add_argument("--sweep", nargs="?", const="all", choices=["all", "none", *(sweep.name for sweep in SWEEPS)], help="sweeps to run: all where nothing is selected")
     made.add_argument("--threads", type=int, metavar="N", help="threads of windrow, torch and the plain copy")
-    made.add_argument("--device", default="cpu", help="device of samples and batches: cpu or cuda")
+    made.add_argument("--device", type=device, default="cpu", help="device of samples and batches: cpu or cuda")
     made.add_argument("--warm", action="store_true", help="one list of samples again and again: in the caches, as far as it fits")
     made.add_argument("--seconds", type=float, metavar="N", help="limit for the whole run, shared by all workloads; compiled contenders are left out, and what has no time left is named. Without it each workload is timed for 3 seconds, and all take about half an hour")
     made.add_argument("--quick", action="store_true", help="few samples, few rounds: shows that it works, not how fast")
@@ -59,6 +61,20 @@ def size(value: str) -> Tuple[int, int]:
     if not (count.isdigit() and sample_bytes.isdigit() and int(count) and int(sample_bytes)):
         raise argparse.ArgumentTypeError("two numbers above 0, such as 4096x512")
     return int(count), int(sample_bytes)
+
+
+def factor(value: str) -> float:
+    """A factor; ArgumentTypeError unless it is a number above 0."""
+    if not 0 < float(value) < math.inf:
+        raise argparse.ArgumentTypeError("a number above 0")
+    return float(value)
+
+
+def device(value: str) -> str:
+    """A device; ArgumentTypeError for what is none."""
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", value):
+        raise argparse.ArgumentTypeError(f"cpu, cuda or cuda:N, got {value!r}")
+    return value
 
 
 def listing() -> str:
@@ -210,8 +226,11 @@ def main(argv: List[str]) -> int:
         print(listing())
         return 0
     if options.read:
-        with open(options.read, encoding="utf-8") as file:
-            report = json.load(file)
+        try:
+            with open(options.read, encoding="utf-8") as file:
+                report = json.load(file)
+        except (OSError, ValueError) as error:
+            parser().error(f"argument --read: {error}")
         print(results.about(report["machine"]))
         for found in report["workloads"]:
             show(found, options.markdown)

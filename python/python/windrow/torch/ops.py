@@ -66,6 +66,11 @@ def _copy(table: torch.Tensor) -> torch.Tensor:
     return table.clone(memory_format=torch.contiguous_format)
 
 
+def _number(value: Any) -> Any:
+    """A number of NumPy's, or in a tensor without dims, as one of Python's; anything else as it is."""
+    return value.item() if hasattr(value, "item") else value
+
+
 def _even_offsets(table: torch.Tensor) -> torch.Tensor:
     """The offsets of a table's samples, which have one length."""
     return torch.arange(table.shape[0] + 1, device=table.device) * table.shape[1]
@@ -134,7 +139,7 @@ def pad(tensors: Tensors, value: float = 0, side: Literal["right", "left", "cent
         (tensor([[   1,    2],
                 [   3, -100]]), tensor([2, 1]))
     """
-    jagged = _jagged(tensors)
+    jagged, value = _jagged(tensors), _number(value)
     if jagged is not None:
         return repad(*jagged, value, size, side=side)
     table = _table(tensors)
@@ -147,7 +152,7 @@ def ragged(tensors: Tensors) -> Pair:
     """Places tensors that are equal but for dim 0 one after the other, as `windrow.ragged` does. Arguments and errors as for `stack`.
 
     ``torch.nested.nested_tensor_from_jagged(*ragged(tensors))`` is a nested tensor of them, with their gradients. Of a nested tensor of
-    the jagged layout its own values and offsets are returned.
+    the jagged layout its own values are returned, and its offsets, as int64.
 
     Returns:
         tuple: ``values[sum, *rest]`` and ``offsets``, int64 ``[N + 1]``.
@@ -159,7 +164,7 @@ def ragged(tensors: Tensors) -> Pair:
     """
     jagged, table = _jagged(tensors), _table(tensors)
     if jagged is not None:
-        return jagged
+        return jagged[0], jagged[1].long()
     if table is None:
         return _ops.ragged(_list("ragged", tensors))  # type: ignore[no-any-return]
     return _copy(table).flatten(0, 1), _even_offsets(table)
@@ -243,4 +248,5 @@ def repad(
         (tensor([[1, 2],
                 [3, 0]]), tensor([2, 1]))
     """
-    return _ops.repad(_torch_tensor("repad", "values", values), _torch_tensor("repad", "offsets", offsets), value, size, side)  # type: ignore[no-any-return]
+    values, offsets = _torch_tensor("repad", "values", values), _torch_tensor("repad", "offsets", offsets)
+    return _ops.repad(values, offsets, _number(value), size, side)  # type: ignore[no-any-return]
