@@ -104,12 +104,29 @@ def test_graphs_are_not_changed():
         batch = wr.collate(graphs, copy=copy)
         assert torch.equal(batch.edge_index, Batch.from_data_list(graphs).edge_index)
         assert all(torch.equal(graph.edge_index, own) for graph, own in zip(graphs, before))
+    refusal(lambda: wr.collate(graphs, copy=False), ValueError, 'leaf at "edge_index": copy=False asks for a view', path="edge_index")
+
+
+@pytest.mark.parametrize("case", ["graphs", "hetero"])
+def test_into_the_batch_of_an_earlier_call(case):
+    graphs, out = LISTS[case](), wr.collate(LISTS[case]())
+    stores = [(store._key, list(store.keys())) for store in out.stores]
+    got = wr.collate(graphs, out=out)
+    assert [(store._key, list(store.keys())) for store in out.stores] == stores
+    for own, a, b in zip(out.stores, got.stores, Batch.from_data_list(graphs).stores):
+        for key in set(b.keys()) - {"ptr", "batch", "name"}:
+            assert_value(a[key], b[key], key)
+            assert a[key].data_ptr() == own[key].data_ptr()
+    del out.stores[-1][stores[-1][1][0]]
+    refusal(lambda: wr.collate(graphs, out=out), KeyError, "there is no such entry")
 
 
 def test_graphs_in_a_tree_with_specs():
     graphs = LISTS["graphs"]()
     batch = wr.collate([{"g": graph, "i": i} for i, graph in enumerate(graphs)], {"g.x": wr.Concat(dtype="float64")})
     assert batch["g"].x.dtype == torch.float64
+    numbers = [Data(x=torch.ones(1, 1), y=y) for y in (1.1, 2.2)]
+    assert wr.collate(numbers, {"y": wr.Stack(dtype="float64")}).y.tolist() == [1.1, 2.2]
     assert torch.equal(batch["g"].edge_index, Batch.from_data_list(graphs).edge_index)
     names = wr.explain(LISTS["hetero"](), "collate").names
     assert "author__writes__paper.edge_index" in names and "paper.x" in names and "year" in names

@@ -164,7 +164,7 @@ def test_nothing_is_written_before_all_is_checked():
 
 def test_the_plan_has_each_sample():
     plan = wr.explain(trees(images("float32")), "collate", spec={"x": wr.List()})
-    assert plan.names == ["x"] * 4 + ["y"] and plan.launches == 0
+    assert plan.names == ["x"] * 4 + ["y"] and plan.launches == 0 and plan.samples == 4
     assert [shape for shape, _ in plan.outputs] == [*((1, *shape) for shape in SHAPES), (4,)]
 
 

@@ -356,14 +356,27 @@ def test_pinned_and_small_tensors_are_not_staged():
 
 
 @pytest.mark.parametrize(
-    "tensor",
-    [large(0).reshape(200, 200).t(), large(0).expand(2, -1), large(0, torch.complex64).conj(), torch.eye(200).to_sparse()],
-    ids=["transposed", "expanded", "conjugated", "sparse"],
+    "make, num_parts",
+    [
+        (lambda: large(0).reshape(200, 200).t(), 1),
+        (lambda: large(0).expand(2, -1), 1),
+        (lambda: large(0, torch.complex64).conj(), 1),
+        (lambda: torch.eye(200).to_sparse(), 2),
+        (lambda: torch.eye(200).to_sparse_csr(), 3),
+        (lambda: torch.eye(200).to_sparse_bsc((2, 2)), 3),
+        (lambda: torch.nested.nested_tensor([large(0), torch.ones(2)]), 1),
+        (lambda: torch.nested.nested_tensor([large(0), torch.ones(2)], layout=torch.jagged), 2),
+    ],
+    ids=["transposed", "expanded", "conjugated", "sparse", "csr", "bsc", "nested", "jagged"],
 )
-def test_other_layouts_are_left_to_torch(tensor):
-    transfer = Lagging(1)
+def test_other_layouts_are_left_to_torch(make, num_parts):
+    tensor, transfer = make(), Lagging(1)
     transfer._upload = lambda source: source
-    assert transfer.start(tensor).tree is tensor and transfer.staged == 0
+    started = transfer.start(tensor)
+    assert started.tree is tensor and transfer.staged == 0
+    # The allocator knows dense tensors alone.
+    assert transfer.finish(started) is tensor and len(transfer.recorded) == num_parts
+    assert all(part.layout == torch.strided and not part.is_nested for part, _ in transfer.recorded)
 
 
 def small_tree(seed, num_leaves=40):

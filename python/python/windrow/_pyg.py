@@ -68,6 +68,9 @@ class _Nodes:
 
 
 def _open(samples: List[Any], path: str, sep: str) -> Flattened:
+    if isinstance(samples[0], Batch):  # The `out=` of a call.
+        children = {_name(store._key, attr, sep): [value] for store in samples[0].stores for attr, value in store.items()}
+        return Flattened(children, dict)
     graphs = _Graphs(samples, path, sep)
     return Flattened(graphs.children, graphs.unflatten, graphs.forms, class_name(type(samples[0])))
 
@@ -95,7 +98,7 @@ class _Graphs:
         if _has_nodes(stores[0]):
             self._nodes[key] = _Nodes(stores, mappings, self._has_own_dims)
         for attr in stores[0].keys():
-            name = attr if key is None else self._sep.join([key if isinstance(key, str) else "__".join(key), attr])
+            name = _name(key, attr, self._sep)
             if attr in ("num_nodes", "ptr"):
                 continue
             values = _values_of(mappings, attr, self._path, name, self._sep)
@@ -185,6 +188,11 @@ class _Graphs:
         if ends is not None:
             store.batch = torch.from_numpy(np.repeat(np.arange(count), np.diff(ends))).to(device)
             store.ptr = torch.from_numpy(ends.copy()).to(device)
+
+
+def _name(key: Any, attr: str, sep: str) -> str:
+    """The name of an attribute of the store with this key."""
+    return attr if key is None else sep.join([key if isinstance(key, str) else "__".join(key), attr])
 
 
 def _stores(samples: List[Any], path: str) -> Dict[Any, List[Any]]:

@@ -71,7 +71,11 @@ pub(crate) fn explain(
         device_of_work(&jobs, made(plan.batch_shapes(), &views))?;
         let views: Vec<bool> = views.iter().map(Option::is_some).collect();
         let engine = jobs.iter().find_map(|job| job.engine.as_ref()).unwrap_or(default_engine());
-        let explain = engine.explain(&plan, &views).named(jobs.iter().map(|job| job.path.clone()));
+        let mut explain =
+            engine.explain(&plan, &views).named(jobs.iter().map(|job| job.path.clone()));
+        // Samples that stay separate are a leaf each.
+        let separate = jobs.iter().take_while(|job| job.is_part() && job.path == jobs[0].path);
+        explain.samples = explain.samples.max(separate.count());
         Ok((explain, OutputAllocator::name_for(&plan, &jobs)?))
     });
     let (explain, device_memory) = explain.map_err(|error| job_error(py, &error, &jobs))?;

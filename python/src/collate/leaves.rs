@@ -167,11 +167,12 @@ impl<'py> ClassRules<'py> {
         Ok(children)
     }
 
-    /// Form and arguments of a leaf for which a spec or its class has them; the class's form and arguments take precedence over
-    /// the spec's. `None` if neither has: those of the call apply. Marks the spec's entry as used.
+    /// Form and arguments of a leaf for which a spec or its class has them; the class's form and arguments but `dtype` take
+    /// precedence over the spec's. `None` if neither has: those of the call apply. Marks the spec's entry as used.
     ///
     /// # Errors
-    /// ValueError for a spec of another form for a leaf that is to be a torch tensor.
+    /// ValueError for a spec of another form for a leaf that is to be a torch tensor, and for `copy=False` where the class asks
+    /// for a copy.
     fn options(
         &self,
         specs: &mut Specs<'_, 'py>,
@@ -197,7 +198,15 @@ impl<'py> ClassRules<'py> {
         let given = named.as_ref().map(|(_, kwargs)| kwargs).or(common);
         let kwargs =
             given.map_or_else(|| Ok(PyDict::new(form_kwargs.py())), |given| given.copy())?;
+        let dtype = kwargs.get_item("dtype")?.filter(|dtype| !dtype.is_none());
+        let copy = kwargs.get_item("copy")?.map(|copy| copy.extract::<Option<bool>>());
+        if form_kwargs.contains("copy")? && matches!(copy, Some(Ok(Some(false)))) {
+            let text =
+                format!("leaf{}: copy=False asks for a view, its class for a copy", at(path));
+            return Err(located(form_kwargs.py(), PyValueError::new_err(text), None, path));
+        }
         kwargs.update(form_kwargs.as_mapping())?;
+        dtype.map_or(Ok(()), |dtype| kwargs.set_item("dtype", dtype))?;
         Options::parse(form_of(form)?, Some(&kwargs)).map(Some)
     }
 }

@@ -21,6 +21,13 @@ from windrow.torch._shared import in_worker_process
 # takes pageable copies of this size into its command buffer and returns at once.
 MIN_STAGED_BYTES = 64 << 10
 _ALIGN = 256
+# The methods that give the dense tensors of those that are made of several.
+_COMPONENTS: Dict[Any, Tuple[str, ...]] = {
+    torch.sparse_coo: ("_indices", "_values"),
+    **dict.fromkeys((torch.sparse_csr, torch.sparse_bsr), ("crow_indices", "col_indices", "values")),
+    **dict.fromkeys((torch.sparse_csc, torch.sparse_bsc), ("ccol_indices", "row_indices", "values")),
+    getattr(torch, "jagged", None): ("values", "offsets", "lengths"),
+}
 
 _log = logging.getLogger("windrow")
 _has_warned = False
@@ -72,6 +79,13 @@ def tensors_of(tree: Any) -> List[torch.Tensor]:
 def bytes_of(tensor: torch.Tensor) -> int:
     """Bytes of the elements; 0 for a tensor that has no such memory."""
     return tensor.numel() * tensor.element_size() if tensor.layout == torch.strided else 0
+
+
+def components(tensor: torch.Tensor) -> List[torch.Tensor]:
+    """The dense tensors whose memory a tensor has: several for a sparse or nested one, else itself."""
+    names = ("values",) if tensor.is_nested and tensor.layout == torch.strided else _COMPONENTS.get(tensor.layout, ())
+    found = (getattr(tensor, name)() for name in names)
+    return [part for part in found if part is not None] if names else [tensor]
 
 
 class Started(NamedTuple):
@@ -185,7 +199,8 @@ class CudaTransfer:
         current = self._cuda.current_stream(self._device)
         current.wait_event(started.event)
         for tensor in started.tensors:
-            self._record(tensor, current)
+            for part in components(tensor):
+                self._record(part, current)
         return started.tree
 
     def _is_small(self, tensor: torch.Tensor) -> bool:
@@ -257,6 +272,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
     return (
         tensor.device.type == "cpu"
         and type(tensor) is torch.Tensor
+        and not tensor.is_nested
         and not tensor.requires_grad
         and not _has_tangent(tensor)
         and tensor.is_contiguous()
