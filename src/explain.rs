@@ -125,10 +125,9 @@ impl Explain {
             padding_waste: share(padding_bytes, written),
             ranges: data().map(num_ranges).sum(),
             tiles: Tiling::new(plan, |output| !is_view(plan.outputs()[output].leaf)).count(),
-            launches: launch.as_ref().map_or(0, |launch| {
-                // One more makes the table of samples that the device selects.
-                launch.num_kernels + usize::from(plan.selection().is_some())
-            }),
+            // One more makes the table of samples that the device selects.
+            launches: launch.as_ref().map_or(0, |launch| launch.num_kernels)
+                + usize::from(plan.selection().is_some()),
             launch,
             bytes_to_device: plan.bytes_to_device().saturating_add(table_bytes),
             bytes_to_host: plan.bytes_to_host(),

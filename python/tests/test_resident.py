@@ -7,7 +7,7 @@ import pytest
 
 import windrow as wr
 from cuda_harness import LEGACY, Cai, Dlpack, copy_out, fetch, later, table_type
-from helpers import assert_same, paint_values, refusal
+from helpers import assert_same, paint_values, refusal, settle
 from windrow import CudaError
 
 ROWS = [paint_values((4, 6), "float32", seed) for seed in range(5)]
@@ -196,6 +196,27 @@ def test_an_index_out_of_range_is_padding_and_raised_late(driver):
         use()
 
 
+def test_an_index_out_of_range_of_samples_without_elements(driver):
+    samples = listed(driver, [np.zeros((0, 3), "f4")] * 3)
+    assert samples.stack(Cai(driver, np.array([-3, 2]))).check() is None
+    batch = samples.stack(Cai(driver, np.array([0, 3])))
+    refusal(batch.check, IndexError, "position 1 is out of range for a list of 3 samples")
+    assert batch.shape == (2, 0, 3)
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1], [0, 2, 1, 3]])
+def test_samples_without_elements_are_alike_whatever_their_strides(driver, order):
+    def view(shape, strides):
+        return Cai(driver, np.arange(12, dtype="f4"), says={"shape": shape, "strides": strides})
+
+    kinds = [view((0, 3), (12, 4)), view((0, 3), (24, 4)), view((1, 3), (12, 4)), view((2, 3), (24, 4))]
+    samples = wr.SampleList([kinds[kind] for kind in order]).to_device("cuda")
+    ids = np.arange(len(order))[::-1].copy()
+    batch = wr.pad(samples.take(Cai(driver, ids)), size=(2, 3), dims=(0,), value=-1)
+    assert batch.check() is None
+    assert_same(fetch(driver, batch), fetch(driver, wr.pad(samples.take(ids), size=(2, 3), dims=(0,), value=-1)))
+
+
 def test_a_list_with_replaced_samples_is_known_anew(driver):
     samples = listed(driver, ROWS)
     before = samples.take(Cai(driver, np.array([0, 1])))
@@ -237,6 +258,39 @@ def test_indices_on_the_host_cost_no_more_than_before(driver):
     indices = np.random.default_rng(3).integers(0, 5000, 20_000)
     assert_same(fetch(driver, samples.stack(indices)), rows[indices])
     assert wr.stats()["bytes_to_device"] - before["bytes_to_device"] <= 20_000 * 4 + 1024
+
+
+@pytest.mark.parametrize("change", ["append", "replace", "replace twice", "move"])
+def test_a_graph_selects_from_what_the_list_had(change, streams):
+    stream, rows = streams.stream(), [row.copy() for row in ROWS]
+    samples = listed(streams, rows)
+    indices, out = Cai(streams, np.array([4, 1, 1, 0, 3, -1])), Cai(streams, np.zeros((6, 4, 6), "float32"))
+    want = np.stack([rows[i] for i in indices.array])
+
+    def call():
+        taken = samples.take(indices)
+        wr.copy_many(out, taken, stream=stream) if change == "move" else wr.stack(taken, out=out, stream=stream)
+
+    call()
+    streams.cuStreamSynchronize(stream)
+    with streams.captured(stream) as graph:
+        call()
+    for value in (7, 8) if change == "replace twice" else (7,):
+        other = Cai(streams, np.full((4, 6), value, "float32"))
+        if change == "append":
+            samples.append(other)
+        else:
+            samples[1] = other
+        assert samples.stack(indices).check() is None
+    settle()
+    others = [wr.stack([np.full((4, 6), -3, "float32")], device="cuda") for _ in range(30)]
+    wr.empty_cache()
+    assert (fetch(streams, others[0]) == -3).all()
+    graph["replay"]()
+    place = copy_out(streams, out.address, out.array.nbytes, stream)
+    streams.cuStreamSynchronize(stream)
+    assert_same(np.frombuffer(ctypes.string_at(place.address, out.array.nbytes), "float32").reshape(6, 4, 6), want)
+    graph["free"]()
 
 
 def test_a_graph_reads_the_indices_each_time(streams):

@@ -1,5 +1,6 @@
 //! [`Resident`]: a list whose table is on a device, for batches by indices that are there too.
 
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use crate::cuda::ListTable;
@@ -127,6 +128,14 @@ impl<'a> Resident<'a> {
         let owners = kept.into_iter().chain(block);
         let (indices, list) = (indices.clone(), Arc::clone(&self.list));
         Ok(SampleList::selected(Arc::new(Selection { indices, list }), owners))
+    }
+
+    /// Whether a graph has been captured that reads the table of the list.
+    #[cfg(feature = "unstable-bindings")]
+    #[doc(hidden)]
+    pub fn is_in_graph(&self) -> bool {
+        let table = self.list.table.downcast_ref::<ListTable>();
+        table.is_some_and(|table| table.is_in_graph.load(Ordering::Relaxed))
     }
 
     /// Returns the error of an index out of range that the device has found since the last check,

@@ -71,6 +71,8 @@ pub(crate) struct PySampleList {
     samples: Mutex<Versioned>,
     /// The list of one version on its device, made when first selected by indices there.
     resident: Mutex<Option<Selectable>>,
+    /// Earlier ones that graphs read.
+    in_graphs: Mutex<Vec<Selectable>>,
 }
 
 /// A list whose samples are selected by indices on their device.
@@ -154,7 +156,7 @@ impl PySampleList {
     /// A list of these samples, unchanged so far.
     pub fn from_samples(samples: ListSamples) -> PySampleList {
         let samples = Mutex::new(Versioned { samples, version: 0 });
-        PySampleList { samples, resident: Mutex::default() }
+        PySampleList { samples, resident: Mutex::default(), in_graphs: Mutex::default() }
     }
 
     /// A list of imported array-likes.
@@ -206,10 +208,19 @@ impl PySampleList {
     }
 
     /// Counts a change of the list. Returns what kept all samples for selections by a device, the release of which can run any
-    /// code.
+    /// code; graphs that select by it keep it as long as the list is there.
     fn begin_change(&self, samples: &mut Versioned) -> Option<Owner> {
         samples.version += 1;
-        self.resident().as_mut().and_then(|made| made.owner.take())
+        let mut resident = self.resident();
+        resident.as_ref().into_iter().for_each(|made| self.keep_for_graphs(made));
+        resident.as_mut().and_then(|made| made.owner.take())
+    }
+
+    /// Keeps a table that graphs read, and the samples in it.
+    fn keep_for_graphs(&self, made: &Selectable) {
+        if made.owner.is_some() && made.table.is_in_graph() {
+            self.in_graphs.lock().unwrap_or_else(PoisonError::into_inner).push(made.clone());
+        }
     }
 
     /// The samples as they are now; appending later does not change what was taken.
@@ -275,7 +286,8 @@ impl PySampleList {
         let owner: Owner = Arc::new(holder);
         let made = Selectable { version, table: table.clone(), owner: Some(Arc::clone(&owner)) };
         // Released without the lock.
-        let _gone = self.resident().replace(made);
+        let gone = self.resident().replace(made);
+        gone.iter().for_each(|gone| self.keep_for_graphs(gone));
         Ok((imported, table, owner))
     }
 

@@ -1,12 +1,13 @@
 //! [`ListTable`]: the table of a list on its device, and the indices that the device has found out of range.
 #![allow(unsafe_code)] // Numbers that a kernel writes to the host's memory.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::device::DeviceBlock;
 use super::pinned::PinnedBlock;
 use crate::plan::Plan;
+use crate::samples::SampleList;
 use crate::tensor::{Error, Owner, Result};
 
 /// The table of a list on its device, by which kernels find samples by indices on that device.
@@ -30,6 +31,8 @@ pub(crate) struct ListTable {
     pub num_calls: AtomicU32,
     /// Tables of launches in graphs.
     pub captured: Mutex<Vec<Arc<DeviceBlock>>>,
+    /// Whether a graph reads the table.
+    pub is_in_graph: AtomicBool,
 }
 
 /// The length of [`ListTable::found`]: a call uses the slot of its number, modulo the number of slots for calls.
@@ -47,6 +50,11 @@ pub(crate) struct IndexCheck {
 }
 
 impl ListTable {
+    /// The table that a device selects samples by, if it does.
+    pub fn of<'t>(list: &'t SampleList<'_>) -> Option<&'t ListTable> {
+        list.selection().and_then(|selection| selection.list.table.downcast_ref())
+    }
+
     /// The table for the samples of a plan, if a device chooses them.
     pub fn in_plan<'p>(plan: &'p Plan<'_>) -> Option<&'p ListTable> {
         plan.selection().and_then(|selection| selection.list.table.downcast_ref())

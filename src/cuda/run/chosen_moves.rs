@@ -2,12 +2,15 @@
 //! of range.
 #![allow(unsafe_code)] // A launch with raw addresses.
 
+use std::sync::atomic::Ordering;
+
 use bytemuck::{bytes_of, cast_slice, Zeroable};
 
 use super::capture::refused_in_capture;
 use super::executor::Executor;
 use super::run::Run;
 use super::upload;
+
 use crate::cuda::launch::kernel_abi::{self, MoveDim, MoveSide, MOST_MOVE_DIMS, MOVE_BYTES};
 use crate::cuda::memory::list_table::ListTable;
 use crate::cuda::memory::policy::POLICY;
@@ -69,6 +72,9 @@ impl Run<'_> {
         let mut launches =
             moves.iter().map(|pairs| self.prepared(pairs)).collect::<Result<Vec<_>>>()?;
         let sides = moves.iter().flat_map(|pairs| [pairs.dsts, pairs.srcs]);
+        for table in sides.clone().filter_map(ListTable::of) {
+            table.is_in_graph.fetch_or(self.is_capturing, Ordering::Relaxed);
+        }
         let gathered = moves.iter().filter_map(|pairs| pairs.gathered).map(Tensor::owner);
         let all = sides.flat_map(SampleList::owners).chain(gathered).chain(&options.keep);
         let read = self.readable_of(all);

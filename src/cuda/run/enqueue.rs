@@ -369,11 +369,12 @@ impl Run<'_> {
             let (table, outs) = self.table(plan, outputs, metadata)?;
             Ok(SelectedTable::new(table, outs))
         })?;
+        // Without a byte to write too: it finds indices that are out of range.
+        let address = select::enqueue_table(self, selection, list, &selected, &addresses)?;
         let num_items = selected.table.num_items();
         if num_items == 0 {
             return Ok(());
         }
-        let address = select::enqueue_table(self, selection, list, &selected, &addresses)?;
         let arguments = selected.arguments(address, &addresses, &executor.arguments, policy);
         self.enqueue(num_items, selected.table.kernels(), &arguments)
     }

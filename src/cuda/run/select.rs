@@ -21,7 +21,7 @@
 //! both are 13 000 instructions of the host outside of the driver, for 256 samples as for 65 536.
 #![allow(unsafe_code)] // Copies and launches with raw addresses.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytemuck::{bytes_of, cast, cast_slice, Zeroable};
@@ -112,6 +112,7 @@ impl Executor {
             found,
             num_calls: AtomicU32::new(0),
             captured: Mutex::default(),
+            is_in_graph: AtomicBool::new(false),
         }))
     }
 }
@@ -178,6 +179,7 @@ pub(crate) fn enqueue_table(
         true => captured_block(run, list, selected.table.chosen_bytes())?,
         false => run.allocate(selected.table.chosen_bytes())?,
     };
+    list.is_in_graph.fetch_or(run.is_capturing, Ordering::Relaxed);
     // The mark is never 0, which says that nothing was found.
     let call = list.num_calls.fetch_add(1, Ordering::Relaxed) % (u32::MAX - 1) + 1;
     let index_check = IndexCheck { list: Arc::clone(&selection.list.table), call };
