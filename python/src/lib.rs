@@ -9,11 +9,14 @@
 //! - `import`: any array-like to a sample, by the fastest route that its type has;
 //! - `export`: DLPack, the buffer protocol, arrays of the libraries, pickles;
 //! - `workers`: tensors of worker processes;
-//! - `trees`: the one walk of trees (`flatten`) and its rules for containers: windrow's (`rules`), torch's (`torch_rules`), classes
-//!   (`node_types`);
+//! - `trees`: the one walk of trees (`flatten`), its rules for containers: windrow's (`rules`), torch's (`torch_rules`), classes
+//!   (`node_types`), and the structure that it leaves (`tree_def`);
 //! - `samples`: `SampleList`, of array-likes and of trees, Arrow columns, windows and pieces of arrays;
 //! - `collate`: the calls, from keyword arguments to batches: `options` -> `job` (one leaf) -> `run` (all as one plan);
 //!   `tree` and `torch` are `collate` by windrow's rules and by torch's, `leaves` what they share;
+//! - `sequences`: tokens padded and packed, graphs joined, plans of batches by lengths;
+//! - `moves`: `copy_many`, parts of one buffer, uploads of `Staging`;
+//! - `explain`: the plan of any of these calls;
 //! - `classes`: the methods of `Tensor`, `Batch` and `SampleList`.
 //!
 //! A list of dicts becomes a plan in these steps. The tree is flattened and grouped container by container, its leaves are read one
@@ -22,21 +25,24 @@
 //! | step | module | result |
 //! |---|---|---|
 //! | arguments | `collate::options`, `collate::specs` | options of the call and of leaves |
-//! | flatten | `trees::flatten`, which asks the rules of `collate::tree` what a column is; those use `trees::rules` and `trees::dicts` | a `TreeDef`, and for each leaf a column of objects |
+//! | flatten | `trees::flatten`, which asks `collate::tree_rules` what a column is; those use `trees::rules` and `trees::dicts` | a `TreeDef`, and for each leaf a column of objects |
 //! | group | `samples::column_import`, for each container that was opened: `import::column_reader` | columns that were read at once, by the engine's threads |
 //! | leaves | `collate::leaves`: options by path, `import` of columns that were not read, `collate::job` | jobs |
 //! | plan and run | `collate::run` | batches |
-//! | unflatten | `trees::flatten`, `trees::container` | the tree of batches |
+//! | unflatten | `trees::tree_def`, `trees::container` | the tree of batches |
 
 mod classes;
 mod collate;
 mod engine;
+mod explain;
 mod export;
 mod ground;
 mod import;
+mod moves;
 mod ownership;
 mod private_layouts;
 mod samples;
+mod sequences;
 mod trees;
 #[cfg(target_os = "linux")]
 mod workers;
@@ -66,14 +72,8 @@ mod _windrow {
 
     #[pymodule_export]
     use crate::collate::{
-        explain::explain, forms::check_options, forms::concat, forms::pad, forms::ragged,
-        forms::stack, graphs::_add_per_sample, graphs::join_graphs, moves::_check_leaves,
-        moves::_copy_leaves, moves::copy_many, one_buffer::_copy_parts, one_buffer::_device_name,
-        one_buffer::_flatten, one_buffer::_leaf_bytes, one_buffer::_leaf_tensors,
-        one_buffer::_parts, one_buffer::_places, one_buffer::_unwritten, packing::_balance,
-        packing::_buckets, packing::_pack, packing::_token_budget, patterns::_patterns_of,
-        sequences::pack_columns, sequences::pack_rows_of, token_columns::pad_columns,
-        torch::collate_torch, tree::collate,
+        forms::check_options, forms::concat, forms::pad, forms::ragged, forms::stack,
+        patterns::_patterns_of, torch::collate_torch, tree::collate,
     };
     #[pymodule_export]
     use crate::engine::{
@@ -81,6 +81,21 @@ mod _windrow {
         machine::_relax_captures, machine::_set_page_copies, machine::_streaming_stores,
         machine::cuda_available, machine::cuda_build, machine::devices, machine::observers,
         stats::empty_cache, stats::reset_stats, stats::stats,
+    };
+    #[pymodule_export]
+    use crate::explain::explain;
+    #[pymodule_export]
+    use crate::moves::{
+        copy_many::_check_leaves, copy_many::_copy_leaves, copy_many::copy_many,
+        one_buffer::_copy_parts, one_buffer::_device_name, one_buffer::_flatten,
+        one_buffer::_leaf_bytes, one_buffer::_leaf_tensors, one_buffer::_parts,
+        one_buffer::_places, one_buffer::_unwritten,
+    };
+    #[pymodule_export]
+    use crate::sequences::{
+        graphs::_add_per_sample, graphs::join_graphs, pack::pack_columns, pack::pack_rows_of,
+        packing::_balance, packing::_buckets, packing::_pack, packing::_token_budget,
+        token_columns::pad_columns,
     };
     #[cfg(target_os = "linux")]
     #[pymodule_export]
@@ -110,8 +125,8 @@ mod _windrow {
         m.add_class::<crate::collate::transform::PyTransform>()?;
         m.add_class::<crate::collate::quantize::PyQuantize>()?;
         m.add_class::<crate::collate::quantize::PyDequantize>()?;
-        m.add_class::<crate::collate::one_buffer::PyStructure>()?;
-        m.add_class::<crate::collate::staging::PyStaging>()?;
+        m.add_class::<crate::moves::one_buffer::PyStructure>()?;
+        m.add_class::<crate::moves::staging::PyStaging>()?;
         m.add_class::<crate::engine::engine::PyEngine>()?;
         m.add_class::<crate::engine::explain::PyExplain>()?;
         #[cfg(target_os = "linux")]

@@ -17,7 +17,7 @@ from pathlib import Path
 LAYERS = {
     "src/cuda": "driver probe memory launch run",
     "src": "tensor sync workers dlpack packing samples arrays collate plan observe host run_options cuda batch device explain engine arrow",
-    "python/src": "ground private_layouts engine ownership import export workers trees samples collate classes",
+    "python/src": "ground private_layouts engine ownership import export workers trees samples collate sequences moves explain classes",
 }
 
 

@@ -202,13 +202,15 @@ impl<'a> SampleList<'a> {
         self.add(data, dtype, device, shape, strides)
     }
 
-    /// Appends samples that differ from the last one in their address alone; none to a list without samples, or of samples that
-    /// only a device knows. They do not take over a mark as read-only of the last one alone. Aborts on allocation failure.
+    /// What readers of columns append by in place of [`SampleList::push`]: samples that differ from the last one in their address
+    /// alone; none to a list without samples, or of samples that only a device knows. They do not take over a mark as read-only of
+    /// the last one alone. Aborts on allocation failure.
     ///
     /// # Safety
     /// Every element that the last sample's shape and strides reach from each address is of its dtype, in initialised memory
     /// of its device that nothing writes to or frees during `'a`; on a CUDA device or in page-locked memory until the work
     /// that reads it is done. `data` does not panic.
+    #[doc(hidden)]
     #[allow(unsafe_code)]
     #[inline]
     pub unsafe fn extend_same(&mut self, data: impl IntoIterator<Item = *const u8>) {
@@ -226,8 +228,8 @@ impl<'a> SampleList<'a> {
         self.follow();
     }
 
-    /// Appends row-major samples that differ from the last one in their address and the extent of dim 0, which come with each,
-    /// alone. Ends before the first that the list does not take so, which [`SampleList::push`] takes or refuses: what is too
+    /// What readers of columns append by: row-major samples that differ from the last one in their address and the extent of dim 0
+    /// alone, which come with each. Ends before the first that the list does not take so, which [`SampleList::push`] takes or refuses: what is too
     /// long, though the iterator has given it, and all if there is no sample or the last one is not row-major on the host or
     /// not like the first one but for the extent of dim 0; among samples of several layouts perhaps all. Aborts on allocation
     /// failure; without memory for the column of lengths it ends before the row that begins it.
@@ -235,6 +237,7 @@ impl<'a> SampleList<'a> {
     /// # Safety
     /// The address has the elements of a row of this extent, of the last sample's dtype, row-major: initialised memory of the
     /// host that nothing writes to or frees during `'a`.
+    #[doc(hidden)]
     #[allow(unsafe_code)]
     #[inline]
     pub unsafe fn extend_rows(&mut self, rows: impl IntoIterator<Item = (*const u8, i64)>) {

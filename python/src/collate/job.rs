@@ -283,11 +283,11 @@ fn refuse_inference(py: Python<'_>, tensor: &Tensor, path: &str) -> PyResult<()>
     }
 }
 
-pub(super) const FROZEN: &str =
+pub(crate) const FROZEN: &str =
     "expected a tensor that may be written to here, got an inference tensor outside of inference mode; clone() it";
 
 /// Whether a torch tensor was made in inference mode, and that mode is off now; AttributeError for other objects.
-pub(super) fn is_frozen(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
+pub(crate) fn is_frozen(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = tensor.py();
     Ok(tensor.call_method0(intern!(py, "is_inference"))?.is_truthy()?
         && !py.import("torch")?.call_method0("is_inference_mode_enabled")?.is_truthy()?)
@@ -299,13 +299,13 @@ pub(super) fn torch_of(py: Python<'_>, output: &Tensor) -> PyResult<Option<Py<Py
 }
 
 /// The torch tensor of [`torch_of`], for memory that `owner` keeps alive.
-pub(super) fn torch_of_owner(py: Python<'_>, owner: &Owner) -> PyResult<Option<Py<PyAny>>> {
+pub(crate) fn torch_of_owner(py: Python<'_>, owner: &Owner) -> PyResult<Option<Py<PyAny>>> {
     torch_in(py, held_by(owner))
 }
 
 /// The torch tensor of [`torch_of`], for memory that `object`, one of the owners of a list, keeps alive or is; `object`
 /// itself if it is a torch tensor.
-pub(super) fn torch_of_object(py: Python<'_>, object: &Py<PyAny>) -> PyResult<Option<Py<PyAny>>> {
+pub(crate) fn torch_of_object(py: Python<'_>, object: &Py<PyAny>) -> PyResult<Option<Py<PyAny>>> {
     let object = object.bind(py);
     match object.cast_exact::<Holder>() {
         Ok(holder) => torch_in(py, holder.get().held()),
@@ -337,7 +337,7 @@ fn torch_in(py: Python<'_>, held: HeldObjects<'_>) -> PyResult<Option<Py<PyAny>>
 }
 
 /// The job as a leaf for the engine's planner, with this output.
-pub(super) fn leaf_of<'s>(job: &'s Job, out: Option<&'s Target<'s>>) -> Leaf<'s, 'static> {
+pub(crate) fn leaf_of<'s>(job: &'s Job, out: Option<&'s Target<'s>>) -> Leaf<'s, 'static> {
     Leaf { samples: &job.samples.list, collate: &job.collate, path: &job.path, out }
 }
 

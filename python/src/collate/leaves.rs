@@ -22,7 +22,8 @@ use crate::samples::imported::Imported;
 use crate::samples::leaf_columns::{import_leaf, LeafColumn};
 use crate::samples::trees::Trees;
 use crate::trees::container::{ColumnPlace, Container};
-use crate::trees::flatten::{Classified, TreeDef};
+use crate::trees::flatten::Classified;
+use crate::trees::tree_def::TreeDef;
 
 /// The objects at one place of all samples, and the rules for them.
 pub(super) struct NodeInput<'py> {

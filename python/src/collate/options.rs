@@ -264,7 +264,7 @@ fn copy_mode(copy: &Bound<'_, PyAny>) -> PyResult<CopyMode> {
 }
 
 /// The engine of `engine=`; TypeError for what is no `Engine`, None too.
-pub(super) fn engine_of(engine: &Bound<'_, PyAny>) -> PyResult<Engine> {
+pub(crate) fn engine_of(engine: &Bound<'_, PyAny>) -> PyResult<Engine> {
     match engine.cast::<PyEngine>() {
         Ok(engine) => Ok(engine.get().engine().clone()),
         Err(_) => {

@@ -237,7 +237,7 @@ impl PyDequantize {
 }
 
 /// The transform of `transform=`; TypeError for any other object, LayoutError if the memory of its scales was moved since.
-pub(super) fn transform_of(transform: &Bound<'_, PyAny>) -> PyResult<AnyTransform> {
+pub(crate) fn transform_of(transform: &Bound<'_, PyAny>) -> PyResult<AnyTransform> {
     if let Ok(transform) = transform.cast::<PyTransform>() {
         return Ok(transform.get().transform.clone().into());
     }

@@ -352,7 +352,7 @@ type ViewPlace = (*const u8, Layout);
 
 /// The place of each leaf of a plan in the samples' memory if it is returned as a view, else `None`; for `copy=False`
 /// the error of [`may_view`] or [`view_in`] if it cannot be.
-pub(super) fn views_in(
+pub(crate) fn views_in(
     plan: &Plan<'_>,
     jobs: &[Job],
     leaves: &[Leaf<'_, '_>],
@@ -367,7 +367,7 @@ pub(super) fn views_in(
 }
 
 /// The shapes of the batches that are written, without those that are views.
-pub(super) fn made<'a>(
+pub(crate) fn made<'a>(
     shapes: &'a [BatchShape],
     views: &'a [Option<ViewPlace>],
 ) -> impl Iterator<Item = &'a BatchShape> {
@@ -387,7 +387,7 @@ fn may_view(job: &Job, in_arena: bool) -> windrow::Result<bool> {
 
 /// The ordinal of the first CUDA device that these shapes name as source or output; jobs add their streams alone. `None` for work
 /// on the host, [`Error::Argument`] if a job names a stream for it. `None` without shapes, also with a stream.
-pub(super) fn device_of_work<'a>(
+pub(crate) fn device_of_work<'a>(
     jobs: &[Job],
     made: impl IntoIterator<Item = &'a BatchShape>,
 ) -> windrow::Result<Option<u32>> {

@@ -37,9 +37,10 @@ use crate::import::routes::keeps_gradients;
 use crate::import::tensor::tensor_of;
 use crate::samples::imported::Imported;
 use crate::trees::container::ColumnPlace;
-use crate::trees::flatten::{flatten, Classified, TreeDef, TreeRules};
+use crate::trees::flatten::{flatten, Classified, TreeRules};
 use crate::trees::rules::{self, FlattenedColumn};
 use crate::trees::torch_rules::{open_mappings, open_namedtuples, open_sequences};
+use crate::trees::tree_def::TreeDef;
 
 /// The kind of a type, by `rules.codes` and `rules.classify`.
 #[derive(Clone, Copy, PartialEq)]

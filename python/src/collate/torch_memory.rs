@@ -238,7 +238,7 @@ fn has_devices(py: Python<'_>) -> PyResult<bool> {
 
 /// The exchange table of torch; `None` unless the program has imported a torch that offers it, and uses devices with
 /// it.
-pub(super) fn used_table(py: Python<'_>) -> PyResult<Option<&'static DLPackExchangeAPI>> {
+pub(crate) fn used_table(py: Python<'_>) -> PyResult<Option<&'static DLPackExchangeAPI>> {
     if torch_api(py)?.is_none() {
         return Ok(None);
     }

@@ -1,7 +1,6 @@
 //! `collate`: a list of trees to one tree of batches, all leaves in one plan.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -17,23 +16,23 @@ use crate::collate::leaves::{
 use crate::collate::options::Options;
 use crate::collate::run::{own_borrowed_samples, ArenaMemory, Run};
 use crate::collate::specs::Specs;
+use crate::collate::tree_rules::OurRules;
 use crate::export::libraries::torch;
 use crate::ground::arguments::unfit;
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::OrPyErr;
-use crate::ground::iterables::{check_list, items_of, list_of, no_list};
+use crate::ground::iterables::{check_list, items_of, no_list};
 use crate::ground::logging::LogScope;
 use crate::ground::reserve::try_vec;
 use crate::ground::tensor::PyTensor;
 use crate::import::storages::lent;
-use crate::samples::column_import::{import_columns, Borrowed, MaybeImported};
-use crate::samples::leaf_columns::are_texts;
+use crate::samples::column_import::Borrowed;
 use crate::samples::list::{ListSamples, PySampleList};
 use crate::samples::table_trees::table_in;
 use crate::trees::container::{ColumnPlace, Container};
-use crate::trees::flatten::{flatten, Classified, TreeDef, TreeRules};
+use crate::trees::flatten::flatten;
 use crate::trees::flatten_like::OUT;
-use crate::trees::rules::{self, FlattenedColumn};
+use crate::trees::tree_def::TreeDef;
 
 /// Collates a list of trees into one tree of the same shape, in which every tensor leaf is a `Batch`, in one call.
 ///
@@ -193,7 +192,7 @@ fn import<'py>(
     let (specs, jobs) = (Specs::new(spec, sep)?, Vec::new());
     let mut leaves = Leaves { py, options, common: common.as_ref(), specs, jobs };
     let may_borrow = leaves.specs.is_empty() && out.is_none() && leaves.options.is_copy();
-    let mut rules = OurRules { leaves: &leaves, may_borrow, borrowed: None };
+    let mut rules = OurRules::new(&leaves, may_borrow);
     let flat = flatten(py, &mut rules, root, String::new(), sep);
     let borrowed = rules.borrowed;
     let mut outs = try_vec(flat.leaves.len())?;
@@ -264,59 +263,4 @@ pub(super) fn read_before<'py>(
 /// The ValueError for an empty list of samples.
 fn no_samples() -> PyErr {
     PyValueError::new_err("cannot assemble an empty list of samples")
-}
-
-/// The rules of `collate`.
-struct OurRules<'l, 'a, 'py> {
-    leaves: &'l Leaves<'a, 'py>,
-    /// Whether no Python code runs after the samples were flattened, unless a leaf needs it to be read.
-    may_borrow: bool,
-    borrowed: Option<Borrowed<'py>>,
-}
-
-impl<'py> TreeRules<'py> for OurRules<'_, '_, 'py> {
-    type Column = NodeInput<'py>;
-    type Leaf = NodeInput<'py>;
-
-    fn classify(
-        &mut self,
-        NodeInput { column, within }: NodeInput<'py>,
-        place: ColumnPlace<'_>,
-        is_only: bool,
-    ) -> PyResult<Classified<NodeInput<'py>, NodeInput<'py>>> {
-        let (py, engine) = (self.leaves.py, &self.leaves.options.engine);
-        let samples = match column {
-            Column::Objects(samples, _) => samples,
-            Column::Container(container, columns) => {
-                return Ok(within.container(container, columns));
-            }
-            column => return Ok(Classified::Leaf(NodeInput { column, within })),
-        };
-        if are_texts(&samples, place)? {
-            let column = Column::Passed(list_of(py, samples)?.into_any());
-            return Ok(Classified::Leaf(NodeInput { column, within }));
-        }
-        let is_leaf = self.leaves.specs.names(place.path);
-        let Some(flattened) = rules::flatten_container(&samples, place, is_leaf, Some(engine))?
-        else {
-            return Ok(Classified::Leaf(NodeInput {
-                column: Column::from_objects(samples),
-                within,
-            }));
-        };
-        let FlattenedColumn { container, mut columns, forms, tensors } = flattened;
-        columns.retain_all(samples);
-        if forms.is_some() {
-            columns.take_references();
-        }
-        let within = within.for_children(py, &container, tensors, forms.as_ref())?;
-        let may_borrow = self.may_borrow && is_only && container.has_plain_names(py);
-        let (columns, borrowed) = import_columns(engine, columns, may_borrow)?;
-        self.borrowed = borrowed;
-        let column =
-            |column: MaybeImported<'py>| column.map_or_else(Column::from_objects, Column::Read);
-        let nodes = columns.into_iter().map(column).zip(within);
-        let nodes = nodes.map(|(column, within)| NodeInput { column, within }).collect();
-        Ok(Classified::Container(Arc::new(container), nodes))
-    }
 }

@@ -17,7 +17,8 @@ pub(crate) fn array_interface<'py>(
     let typestr =
         typestr_of(tensor.dtype()).filter(|_| !matches!(tensor.device(), Device::Cuda(_)));
     let typestr = typestr.ok_or_else(|| {
-        PyAttributeError::new_err(format!("{} has no __array_interface__", tensor.dtype()))
+        let (dtype, device) = (tensor.dtype(), tensor.device());
+        PyAttributeError::new_err(format!("{dtype} on {device} has no __array_interface__"))
     })?;
     described(py, tensor, &typestr)
 }

@@ -18,9 +18,10 @@ use crate::import::tensor::tensor_of;
 use crate::ownership::holder::Visited;
 use crate::samples::leaf_columns::{are_rows, Content, LeafColumn};
 use crate::trees::container::{has_names, ColumnPlace, Container};
-use crate::trees::flatten::{flatten, Classified, Flat, TreeDef, TreeRules};
+use crate::trees::flatten::{flatten, Classified, Flat, TreeRules};
 use crate::trees::node_types::{dataclass_fields, flattener_of};
 use crate::trees::rules;
+use crate::trees::tree_def::TreeDef;
 
 /// Joins the names of a path in errors.
 const SEP: &str = ".";

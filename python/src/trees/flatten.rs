@@ -1,26 +1,23 @@
 //! The one walk of trees. A list of trees is one tree of columns: the same place of every sample. It is flattened to its leaves by
-//! [`TreeRules`], which differ for `collate`, `collate_torch`, lists of trees and Arrow tables, and [`TreeDef`] puts others in place of
-//! the leaves.
+//! [`TreeRules`], which differ for `collate`, `collate_torch`, lists of trees and Arrow tables; a [`TreeDef`] keeps the structure.
 //!
 //! ```text
-//! flatten: open = [root]
-//!          while a column is taken from open:
-//!              refuse it below MAX_DEPTH levels
-//!              open it by the rules: a leaf, or a container whose children are next
-//! unflatten: go through the nodes from the last to the first; a container takes its children from the top of a stack
+//! open = [root]
+//! while a column is taken from open:
+//!     refuse it below MAX_DEPTH levels
+//!     open it by the rules: a leaf, or a container whose children are next
 //! ```
 //!
-//! None of it is recursive: a thread's stack may be small.
+//! It is not recursive: a thread's stack may be small.
 
 use std::sync::Arc;
 
-use pyo3::exceptions::{PyRecursionError, PyRuntimeError};
-use pyo3::gc::PyVisit;
+use pyo3::exceptions::PyRecursionError;
 use pyo3::prelude::*;
 
-use crate::ground::reserve::{push_to, try_vec};
-use crate::ownership::holder::Visited;
+use crate::ground::reserve::push_to;
 use crate::trees::container::{ColumnPlace, Container};
+use crate::trees::tree_def::{TreeDef, TreeNode};
 
 /// Deeper trees are refused: a container may hold itself.
 const MAX_DEPTH: usize = 256;
@@ -56,19 +53,6 @@ pub(crate) struct Flat<L> {
     pub end: PyResult<()>,
 }
 
-/// The containers of a tree and the places of its leaves.
-pub(crate) struct TreeDef {
-    /// Each before its children.
-    nodes: Vec<TreeNode>,
-    num_leaves: usize,
-}
-
-enum TreeNode {
-    Leaf,
-    /// A container and its path.
-    Container(Arc<Container>, String),
-}
-
 /// A container whose children are visited.
 struct Open<C> {
     container: Arc<Container>,
@@ -85,10 +69,8 @@ pub(crate) fn flatten<'py, R: TreeRules<'py>>(
     path: String,
     sep: &str,
 ) -> Flat<R::Leaf> {
-    let tree = TreeDef { nodes: Vec::new(), num_leaves: 0 };
-    let mut flat = Flat { tree, leaves: Vec::new(), end: Ok(()) };
+    let mut flat = Flat { tree: TreeDef::default(), leaves: Vec::new(), end: Ok(()) };
     flat.end = flat.fill(py, rules, (root, path), sep);
-    flat.tree.num_leaves = flat.leaves.len();
     flat
 }
 
@@ -122,12 +104,12 @@ impl<L> Flat<L> {
             match rules.classify(column, ColumnPlace::new(&path, sep), is_only)? {
                 Classified::Leaf(leaf) => {
                     push_to(&mut self.leaves, (path, leaf))?;
-                    push_to(&mut self.tree.nodes, TreeNode::Leaf)?;
+                    self.tree.push(TreeNode::Leaf)?;
                 }
                 Classified::Container(container, children) => {
                     num_left += children.len();
                     let node = TreeNode::Container(Arc::clone(&container), path.clone());
-                    push_to(&mut self.tree.nodes, node)?;
+                    self.tree.push(node)?;
                     open.push(Open { container, path, children: children.into_iter().enumerate() });
                 }
             }
@@ -144,92 +126,4 @@ fn check_depth(depth: usize, path: &str) -> PyResult<()> {
     Err(PyRecursionError::new_err(format!(
         "sample 0 at \"{begin}...\": more than {MAX_DEPTH} levels; perhaps a container holds itself"
     )))
-}
-
-impl TreeDef {
-    /// The container that all samples are; `None` if they are a leaf.
-    pub fn root(&self) -> Option<&Container> {
-        match self.nodes.first() {
-            Some(TreeNode::Container(root, _)) => Some(root),
-            _ => None,
-        }
-    }
-
-    /// The nodes of the tree, each before its children: containers, and `None` for each leaf.
-    pub fn containers(&self) -> impl Iterator<Item = Option<&Container>> {
-        self.nodes.iter().map(|node| match node {
-            TreeNode::Leaf => None,
-            TreeNode::Container(container, _) => Some(&**container),
-        })
-    }
-
-    /// Shows the collector the references of the containers that no other tree has.
-    pub fn visit(&self, visit: &PyVisit<'_>) -> Visited {
-        self.nodes.iter().try_for_each(|node| match node {
-            TreeNode::Container(container, _) if Arc::strong_count(container) == 1 => {
-                container.visit(visit)
-            }
-            _ => Ok(()),
-        })
-    }
-
-    /// Flattens what has the structure of this tree: `open` gives the children of a container,
-    /// `leaf` takes each leaf with its number, from 0 on and in order. The first error of either
-    /// ends the walk. `open` has to give as many children as the container has, which is not
-    /// checked.
-    pub fn flatten_up_to<T>(
-        &self,
-        root: T,
-        mut open: impl FnMut(&Container, &str, T) -> PyResult<Vec<T>>,
-        mut leaf: impl FnMut(usize, T) -> PyResult<()>,
-    ) -> PyResult<()> {
-        let (mut columns, mut num_leaves) = (vec![root], 0);
-        for node in &self.nodes {
-            let Some(column) = columns.pop() else { break };
-            match node {
-                TreeNode::Container(container, path) => {
-                    columns.extend(open(container, path, column)?.into_iter().rev());
-                }
-                TreeNode::Leaf => {
-                    leaf(num_leaves, column)?;
-                    num_leaves += 1;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Makes something of each leaf, by its number, and of each container with what was made of its children, which are in order.
-    /// The last leaf is the first to be made. The walk that made the tree ended without an error, or this can panic.
-    pub fn fold<'s, T>(
-        &'s self,
-        mut leaf: impl FnMut(usize) -> PyResult<T>,
-        mut close: impl FnMut(&'s Arc<Container>, Vec<T>) -> PyResult<T>,
-    ) -> PyResult<T> {
-        let (mut made, mut position): (Vec<T>, _) = (try_vec(self.nodes.len())?, self.num_leaves);
-        for node in self.nodes.iter().rev() {
-            let next = match node {
-                TreeNode::Leaf => {
-                    position -= 1;
-                    leaf(position)?
-                }
-                TreeNode::Container(container, _) => {
-                    let children = made.drain(made.len() - container.len()..).rev().collect();
-                    close(container, children)?
-                }
-            };
-            made.push(next);
-        }
-        made.pop().ok_or_else(|| PyRuntimeError::new_err("a tree without a root"))
-    }
-
-    /// Makes a tree of leaves. `leaf` gives a leaf by its number; it is called for the last one first. As for
-    /// [`TreeDef::fold`], the walk ended without an error.
-    pub fn unflatten<'py>(
-        &self,
-        py: Python<'py>,
-        leaf: impl FnMut(usize) -> PyResult<Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        self.fold(leaf, |container, children| container.unflatten(py, children))
-    }
 }

@@ -7,3 +7,4 @@ pub(crate) mod flatten_like;
 pub(crate) mod node_types;
 pub(crate) mod rules;
 pub(crate) mod torch_rules;
+pub(crate) mod tree_def;

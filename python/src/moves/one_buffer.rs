@@ -10,9 +10,7 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 use windrow::bindings::Places;
 use windrow::{DType, Device, Layout, SampleList, Tensor};
 
-use crate::collate::moves::copy_parts;
 use crate::collate::options::engine_of;
-use crate::collate::pairs::flatten_both;
 use crate::engine::default::default_engine;
 use crate::ground::arguments::device_of;
 use crate::ground::dtype::dtype_of;
@@ -23,9 +21,11 @@ use crate::ground::reserve::try_vec;
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::Reading;
 use crate::import::tensor::{table_of, tensor_of};
+use crate::moves::copy_many::copy_parts;
+use crate::moves::pairs::flatten_both;
 use crate::ownership::holder::{with_own_references, Visited};
-use crate::trees::flatten::TreeDef;
 use crate::trees::flatten_like::TreeNames;
+use crate::trees::tree_def::TreeDef;
 
 /// The containers of one tree.
 #[pyclass(name = "_Structure", module = "windrow._windrow", frozen)]

@@ -12,10 +12,7 @@ use windrow::observe::Stage;
 use windrow::{Batch, Collate, DType, Device, Error, Layout, Ragged, Tensor};
 
 use crate::collate::job::Job;
-use crate::collate::packed::{check_labels, Packed, PackedTensors, RowPlan};
 use crate::collate::run::Run;
-use crate::collate::sequences_on_device::{pack_on_device, pack_rows_on_device};
-use crate::collate::token_columns::KeyColumn;
 use crate::engine::default::default_engine;
 use crate::ground::errors::{located, OrPyErr};
 use crate::ground::iterables::{items_of, Lookup};
@@ -23,6 +20,9 @@ use crate::ground::logging::LogScope;
 use crate::ground::reserve::space_for;
 use crate::ground::tensor::PyTensor;
 use crate::import::integers::integers;
+use crate::sequences::pack_on_device::{pack_on_device, pack_rows_on_device};
+use crate::sequences::packed::{check_labels, Packed, PackedTensors, RowPlan};
+use crate::sequences::token_columns::KeyColumn;
 
 /// The columns of `pack_tokens`: ids, labels, positions and perhaps the sample of each, int64 and int32 ``[1, total]``;
 /// where each sequence begins, int32 ``[N + 1]``; and the length of the longest. ``separator``: the label of each first token;

@@ -14,16 +14,16 @@ use pyo3::prelude::*;
 use windrow::tensor::Offsets;
 use windrow::{Batch, DType, Device, Error, Layout, SampleList, Tensor};
 
-use crate::collate::packed::{check_labels, Packed, PackedTensors, RowPlan};
 use crate::collate::run::Run;
-use crate::collate::token_columns::KeyColumn;
-use crate::collate::uploaded_numbers::{Uploaded, UploadedNumbers};
 use crate::engine::default::default_engine;
 use crate::ground::errors::OrPyErr;
 use crate::ground::tensor::PyTensor;
 use crate::ownership::owners::Owners;
 use crate::samples::imported::Imported;
 use crate::samples::pieces::push;
+use crate::sequences::packed::{check_labels, Packed, PackedTensors, RowPlan};
+use crate::sequences::token_columns::KeyColumn;
+use crate::sequences::uploaded_numbers::{Uploaded, UploadedNumbers};
 
 /// `pack_tokens` of columns on `device`, with the label of each first token, the first position, and whether the sequence of each
 /// token is asked for. The work is enqueued, not waited for. `begin` is the time at which the import ended. The errors are those

@@ -6,13 +6,13 @@ use windrow::Plan;
 
 use crate::collate::forms::{form_of, unknown_form};
 use crate::collate::job::{job_error, leaf_of, Job};
-use crate::collate::moves::explain_pairs;
 use crate::collate::options::Options;
 use crate::collate::run::{device_of_work, made, views_in};
 use crate::collate::torch_memory::OutputAllocator;
 use crate::collate::tree::jobs_of;
 use crate::engine::default::default_engine;
 use crate::engine::explain::PyExplain;
+use crate::moves::copy_many::explain_pairs;
 use crate::samples::list_import::samples_of;
 
 /// Plans a call without running it: path, bytes read and written, tiles, launches, padding, bytes of an arena.

@@ -13,7 +13,6 @@ use windrow::observe::Stage;
 use windrow::{Device, Engine, Error, SampleList, Stream, Tensor};
 
 use crate::collate::options::engine_of;
-use crate::collate::pairs::{Pairs, Side, SideReader};
 use crate::collate::quantize::transform_of;
 use crate::collate::run::{ATTACHED_BYTES, SAMPLE_BYTES};
 use crate::engine::default::default_engine;
@@ -24,6 +23,7 @@ use crate::ground::logging::LogScope;
 use crate::ground::modules::increment_version;
 use crate::ground::stream::stream_of;
 use crate::import::column_reader::{borrowed_pairs, objects_of};
+use crate::moves::pairs::{Pairs, Side, SideReader};
 use crate::ownership::producers::Producers;
 use crate::ownership::ready::refuse_within;
 use crate::ownership::storage_watch::moved;
@@ -371,7 +371,7 @@ fn pair_error(py: Python<'_>, error: Error, named: Named<'_>) -> PyErr {
 
 /// `explain` of pairs, without a copy: `arguments` are those of `copy_many`, with ``dsts``. Errors are those that
 /// `copy_many` has for the pairs; samples taken by indices on a device are a ValueError.
-pub(super) fn explain_pairs(
+pub(crate) fn explain_pairs(
     srcs: &Bound<'_, PyAny>,
     arguments: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<Explain> {

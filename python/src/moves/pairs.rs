@@ -47,9 +47,10 @@ use crate::samples::list::{ListSamples, PySampleList};
 use crate::samples::list_import::{self, SamplesArgument};
 use crate::samples::trees::is_tree;
 use crate::trees::container::ColumnPlace;
-use crate::trees::flatten::{flatten, Classified, TreeDef, TreeRules};
+use crate::trees::flatten::{flatten, Classified, TreeRules};
 use crate::trees::flatten_like::TreeNames;
 use crate::trees::rules;
+use crate::trees::tree_def::TreeDef;
 
 /// Joins the names of a path.
 const SEP: &str = ".";

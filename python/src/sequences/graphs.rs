@@ -16,8 +16,6 @@ use windrow::{Batch, Collate, DType, Device, Engine, Error, SampleList, Tensor};
 
 use crate::collate::job::Job;
 use crate::collate::run::Run;
-use crate::collate::token_columns::KeyColumn;
-use crate::collate::uploaded_numbers::UploadedNumbers;
 use crate::engine::default::default_engine;
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::{quoted, to_py_err, OrPyErr};
@@ -31,6 +29,8 @@ use crate::import::tensor::tensor_of;
 use crate::ownership::copy::copy_of;
 use crate::ownership::owners::Owners;
 use crate::samples::pieces::push;
+use crate::sequences::token_columns::KeyColumn;
+use crate::sequences::uploaded_numbers::UploadedNumbers;
 
 /// The number for each graph that is added to the values of the graphs after it; `None`: one more than its largest value.
 type Steps = Option<Vec<i64>>;
