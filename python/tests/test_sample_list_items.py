@@ -1,6 +1,7 @@
 """wr.SampleList as a list: items that are replaced, and slices."""
 
 import gc
+import itertools
 import random
 import weakref
 
@@ -284,6 +285,7 @@ def test_rows_of_a_table_keep_it_until_the_last():
     assert [ref() is not None for ref in refs] == [False] * 3
 
 
+WIDTHS = itertools.count()
 EPISODES = {
     "arrays": lambda: [np.zeros(1000) for _ in range(4)],
     "table": lambda: wr.SampleList(np.zeros((4, 1000))),
@@ -296,6 +298,7 @@ EPISODES = {
     "list": lambda: wr.SampleList([np.zeros(1000) for _ in range(4)]),
     "windows": lambda: wr.windows(np.zeros(4000), [0, 1000, 2000, 3000], 1000),
     "split": lambda: wr.SampleList.split(np.zeros(4000), [0, 1000, 2000, 3000, 4000]),
+    "shapes": lambda: [np.zeros((1,) * 15 + (0, next(WIDTHS))) for _ in range(4)],
     "trees": lambda: [{"x": np.zeros(1000), "n": 1.5, "name": "a"} for _ in range(4)],
 }
 
@@ -303,7 +306,7 @@ EPISODES = {
 @pytest.mark.parametrize("kind", EPISODES)
 def test_a_queue_of_episodes_stays_flat(kind, torch):
     make, samples = EPISODES[kind], wr.SampleList()
-    for turn in range(20_000 if kind in ("arrays", "table") else 3000):
+    for turn in range(20_000 if kind in ("arrays", "table", "shapes") else 3000):
         samples.extend(make())
         if turn >= 20:
             samples = samples[4:]

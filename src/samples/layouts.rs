@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::samples::addresses::reserve_in_all;
 use crate::samples::meta::{Metas, TensorMeta};
-use crate::tensor::{compact_strides, out_of_memory, DType, Device, Dims, Layout, Result};
+use crate::tensor::{compact_strides, out_of_memory, try_vec, DType, Device, Dims, Layout, Result};
 
 /// Every distinct layout, and which of them each sample has.
 #[derive(Clone, Debug, Default)]
@@ -66,6 +66,33 @@ impl Layouts {
         };
         reserved.map_err(|_| out_of_memory::<TensorMeta>(self.metas.all().len()))?;
         Ok(Arc::make_mut(&mut self.metas).insert(TensorMeta { dtype, device, layout }))
+    }
+
+    /// Leaves out layouts that no sample has, once they are more than half: a queue of ever new shapes would keep them all. The first
+    /// stays, since lengths are of its rows, and up to 64 are not worth the copy. Not in `take`, whose lists share the layouts.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory); the layouts are then unchanged.
+    #[inline]
+    pub fn trim(&mut self) -> Result<()> {
+        match self.metas.all().len() > self.ids.len().saturating_mul(2).max(64) {
+            true => self.copy_used(),
+            false => Ok(()),
+        }
+    }
+
+    /// Does what [`Layouts::trim`] does, if some are to be left out.
+    #[cold]
+    fn copy_used(&mut self) -> Result<()> {
+        let all = self.metas.all();
+        let mut used = Layouts { metas: Arc::new(Metas::one(all[0].clone())), ids: Vec::new() };
+        let mut ids = try_vec(self.ids.len())?;
+        for &id in &self.ids {
+            let TensorMeta { dtype, device, layout } = &all[id as usize];
+            ids.push(used.id_of(*dtype, *device, layout.shape(), Some(layout.strides()))?);
+        }
+        *self = Layouts { metas: used.metas, ids };
+        Ok(())
     }
 
     /// Adds to `exact` these layouts with the lengths of rows applied, for the samples behind those that it has already. A length

@@ -393,6 +393,7 @@ impl<'a> SampleList<'a> {
         strides: Option<&[i64]>,
     ) -> Result<(u32, i64)> {
         self.check_known()?;
+        self.layouts.trim()?;
         let id = self.layouts.id_of(dtype, device, shape, strides)?;
         Ok((id, if id == 0 { self.layouts.metas.first_length } else { 0 }))
     }

@@ -60,6 +60,31 @@ fn a_taken_list_can_grow() {
 }
 
 #[test]
+fn layouts_that_left_the_list_do_not_stay() {
+    let data = [0u8; 12];
+    let mut queue: SampleList =
+        [2, 4, 3].map(|n| SampleView::from(&data[..n])).into_iter().collect();
+    let mut ring = queue.clone();
+    for turn in 1..1000 {
+        let view = SampleView::from_slice(&data[..0], &[0, turn]).unwrap();
+        queue.push_view(&view).unwrap();
+        queue = queue.take([-3, -2, -1]).unwrap();
+        ring.replace(1 + turn as usize % 2, &[view].into_iter().collect(), 0).unwrap();
+        let kept = [&queue, &ring].map(|list| list.layouts.metas.all().len());
+        assert!(kept.iter().all(|&count| count <= 65), "{kept:?} in turn {turn}");
+        assert_eq!(ring.meta(0).layout.shape(), [2]);
+        let shapes = |list: &SampleList<'_>, at: [usize; 3]| {
+            at.map(|index| list.meta(index).layout.shape().iter().sum::<i64>())
+        };
+        if turn > 2 {
+            assert_eq!(shapes(&queue, [0, 1, 2]), [turn - 2, turn - 1, turn]);
+            let newest = 1 + turn as usize % 2;
+            assert_eq!(shapes(&ring, [0, 3 - newest, newest]), [2, turn - 1, turn]);
+        }
+    }
+}
+
+#[test]
 fn rows_get_metas_when_asked_for_or_when_a_sample_is_no_row() {
     let data = [0u16; 30];
     let row = |len: usize| SampleView::from_slice(&data[..2 * len], &[len as i64, 2]).unwrap();
