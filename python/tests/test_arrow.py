@@ -255,6 +255,15 @@ def test_collate_takes_a_table_as_its_rows(case):
     assert_same(got["text"]["ids"].mask.numpy(), want["text"]["ids"].mask.numpy())
 
 
+@pytest.mark.parametrize("row", [{}, {"s": {}}, {"s": {"t": {}}, "x": 1}, {"x": 1, "s": {}, "y": {"t": {}, "u": 2}}])
+def test_structs_without_fields_are_empty_dicts(row):
+    rows, array = [row] * 3, pa.array([row] * 3)
+    for given in (array, pa.chunked_array([array, array]).slice(3)):
+        assert str(wr.collate(given)) == str(wr.collate(rows))
+        assert len(wr.SampleList(given)) == 3
+        assert str(wr.SampleList(given)[2]) == str(wr.SampleList(rows)[2])
+
+
 def test_collate_of_a_table_with_out_sep_arena_and_of_a_single_column():
     part = table().select(["text"])
     out = {"text": {"ids": np.zeros((7, 7), "int32"), "n": np.zeros(7, "int64")}}
@@ -451,6 +460,7 @@ NULLS = {
     "inside a fixed-size list": (with_null([[1, 2], [3, 4], [5, 6], [7, None]], pa.list_(pa.int64(), 2)), 3),
     "inside a list of fixed-size lists": (with_null([[], [[1, 2]], [[1, 2], [3, None]]], pa.list_(pa.list_(pa.int64(), 2))), 2),
     "struct": (with_null([{"a": 1}, {"a": 2}, None], pa.struct({"a": pa.int64()})), 2),
+    "empty struct": (with_null([{}, {}, None], pa.struct([])), 2),
     "string": (with_null(["a", "b", None], pa.string()), 2),
 }
 
@@ -464,7 +474,7 @@ def test_nulls_name_column_and_row(case):
         lambda: wr.collate(whole, {path: wr.Ragged()} if "str" not in case else None),
         wr.DTypeError, f"sample {row} at \"{path}\": expected a value, got null; fill or drop", index=row, path=path,
     )  # fmt: skip
-    if case not in ("struct", "string"):
+    if case not in ("struct", "empty struct", "string"):
         refusal(lambda: wr.SampleList(column), wr.DTypeError, f"^sample {row}: ", index=row)
     wr.collate(whole.slice(0, row), wr.Ragged() if "list" in case else None)
 
@@ -510,7 +520,8 @@ def test_what_else_is_refused():
     refusal(lambda: wr.stack(pa.array([], pa.int64())), ValueError, "an empty list")
     refusal(lambda: wr.collate(table().slice(0, 0)), ValueError, "an empty list")
     refusal(lambda: wr.stack(lists()), wr.ShapeError, "wr.pad", index=1)
-    refusal(lambda: wr.collate(pa.table([[1], [2]], ["a", "a"])), ValueError, "two columns are named")
+    for first, second in (([1], [2]), ([{"a": 1}], [{"b": 2}]), ([{}], [{}])):
+        refusal(lambda pair=(first, second): wr.collate(pa.table(pair, ["s", "s"])), ValueError, 'two columns are named "s"')
     refusal(lambda: wr.stack(variable(shapes=[(1, 1)] * 7)), wr.LayoutError, "a shape of 4 elements", index=0)
 
     class Wrong:

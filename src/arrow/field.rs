@@ -49,6 +49,8 @@ pub(super) enum DataType {
         entries: Box<SchemaField>,
     },
     Struct(Vec<SchemaField>),
+    /// A level of the index that pandas names itself; it has no column.
+    IndexLevel,
     /// Tensors of one shape, in lists of their elements. `order` is the permutation that leads from the shape in storage to
     /// that of a sample; `None` keeps it.
     Tensor {
@@ -84,8 +86,8 @@ pub(super) enum TextHow {
 const CONVERT: &str = "leave the column out or convert it first";
 
 impl SchemaField {
-    /// Reads a schema. Types that windrow does not support become [`DataType::Other`], without an error. The index columns that
-    /// pandas names itself become structs without fields. A name that is NULL or not UTF-8 is empty.
+    /// Reads a schema. Types that windrow does not support become [`DataType::Other`], without an error. A name that is NULL or not
+    /// UTF-8 is empty.
     ///
     /// # Errors
     /// [`Error::Layout`] for a schema that contradicts itself or is too deep; [`Error::OutOfMemory`].
@@ -148,7 +150,7 @@ unsafe fn read_at(schema: &ArrowSchema, depth: usize) -> Result<SchemaField> {
     let is_level = |child: &&mut SchemaField| {
         is_index(&child.name) && has_text(&metadata.pandas, "index_columns", &child.name)
     };
-    children.iter_mut().filter(is_level).for_each(leave_out);
+    children.iter_mut().filter(is_level).for_each(|child| child.data_type = DataType::IndexLevel);
     let data_type = data_type_of(&format, children)?;
     let data_type = match metadata.extension {
         Some(extension) => extended(data_type, &extension, &metadata.parameters)?,
@@ -161,11 +163,6 @@ unsafe fn read_at(schema: &ArrowSchema, depth: usize) -> Result<SchemaField> {
 fn is_index(name: &str) -> bool {
     let level = name.strip_prefix("__index_level_").and_then(|name| name.strip_suffix("__"));
     level.is_some_and(|level| level.parse::<u32>().is_ok())
-}
-
-/// Makes the field a struct without fields, which has no columns.
-fn leave_out(field: &mut SchemaField) {
-    field.data_type = DataType::Struct(Vec::new());
 }
 
 /// The type that a format string names; [`DataType::Other`] for one that is not read, [`Error::Layout`] for a wrong

@@ -12,7 +12,8 @@
 //! A row is a sample: numbers and bools have no dims, lists (`list`, `large_list`, `list_view`) have their length,
 //! fixed-size lists and tensors (`arrow.fixed_shape_tensor`, `arrow.variable_shape_tensor`, Ray's) their shape. All stay
 //! in the memory of the array except bools, which Arrow packs into bits. Strings and bytes are given by address and length
-//! ([`ColumnRows::Texts`]). Nulls and all other types (dictionaries, run-end encoded arrays, dates, ...) are refused.
+//! ([`ColumnRows::Texts`]); structs without fields have nothing to read. Nulls and all other types (dictionaries, run-end
+//! encoded arrays, dates, ...) are refused.
 //!
 //! An array says how long it is, not how large its buffers are. What it says is checked against its type and against
 //! itself before a buffer is read: released structs, negative lengths and offsets, numbers of buffers and children, NULL

@@ -15,8 +15,8 @@ use crate::tensor::{
     Tensor,
 };
 
-/// Rows of Arrow arrays as samples, by column. A struct has a column for each field that is no struct, at any depth; an array
-/// that is no struct is a single column without a name.
+/// Rows of Arrow arrays as samples, by column. A struct has a column for each field that has no fields itself, at any depth; an
+/// array that is no struct is a single column without a name.
 #[derive(Debug)]
 pub struct Columns {
     columns: Vec<Column>,
@@ -32,9 +32,9 @@ pub struct Column {
     pub path: Vec<String>,
     /// The rows of the column.
     pub rows: ColumnRows,
+    /// For each name of the path the position of the child in its struct, and the number of children.
+    pub places: Vec<(usize, usize)>,
     field: SchemaField,
-    /// The position of the child in each struct on the way to the column, and the number of children.
-    places: Vec<(usize, usize)>,
 }
 
 /// The rows of a column.
@@ -54,6 +54,8 @@ pub enum ColumnRows {
         /// Whether the column's type is a string; the bytes are not validated as UTF-8.
         is_utf8: bool,
     },
+    /// Structs without fields, which have nothing to read.
+    EmptyStructs,
 }
 
 impl Columns {
@@ -137,7 +139,7 @@ impl Columns {
     }
 }
 
-/// Appends an empty column for each field below this one that is no struct, in the order of the schema. `path` and `places`
+/// Appends an empty column for each field below this one that has no fields itself, in the order of the schema. `path` and `places`
 /// lead to this field, before and after the call.
 fn add_columns(
     field: SchemaField,
@@ -145,24 +147,24 @@ fn add_columns(
     places: &mut Vec<(usize, usize)>,
     columns: &mut Vec<Column>,
 ) {
-    let DataType::Struct(fields) = field.data_type else {
-        let rows = match field.data_type {
-            DataType::Text(Text { is_utf8, .. }) => {
-                ColumnRows::Texts { texts: Vec::new(), is_utf8 }
+    let rows = match field.data_type {
+        DataType::Struct(fields) if !fields.is_empty() => {
+            let num_fields = fields.len();
+            for (position, field) in fields.into_iter().enumerate() {
+                path.push(field.name.clone());
+                places.push((position, num_fields));
+                add_columns(field, path, places, columns);
+                path.pop();
+                places.pop();
             }
-            _ => ColumnRows::Samples { list: SampleList::new(), unpacked: Vec::new() },
-        };
-        columns.push(Column { path: path.clone(), rows, field, places: places.clone() });
-        return;
+            return;
+        }
+        DataType::IndexLevel => return,
+        DataType::Struct(_) => ColumnRows::EmptyStructs,
+        DataType::Text(Text { is_utf8, .. }) => ColumnRows::Texts { texts: Vec::new(), is_utf8 },
+        _ => ColumnRows::Samples { list: SampleList::new(), unpacked: Vec::new() },
     };
-    let num_fields = fields.len();
-    for (position, field) in fields.into_iter().enumerate() {
-        path.push(field.name.clone());
-        places.push((position, num_fields));
-        add_columns(field, path, places, columns);
-        path.pop();
-        places.pop();
-    }
+    columns.push(Column { path: path.clone(), rows, field, places: places.clone() });
 }
 
 impl Column {
@@ -270,6 +272,10 @@ impl ColumnRows {
                             to.push_table(values, part, &tail, None)
                         }
                     }
+                }
+                (ColumnRows::EmptyStructs, _) => {
+                    part.expect(1, 0)?;
+                    part.refuse_null()
                 }
                 (ColumnRows::Texts { .. }, data_type) => Err(unread(data_type).into()),
             }

@@ -135,14 +135,15 @@ unsafe fn fixed_lists(
 pub(super) fn check_place(data_type: &DataType, device: Device) -> Result<()> {
     let what = match data_type {
         _ if device == Device::Cpu => return Ok(()),
-        DataType::Number(_) | DataType::Other(..) => return Ok(()),
+        DataType::Number(_) | DataType::Other(..) | DataType::Struct(_) | DataType::IndexLevel => {
+            return Ok(())
+        }
         DataType::Fixed(_, entries) => return check_place(&entries.data_type, device),
         DataType::Tensor { storage, .. } => return check_place(&storage.data_type, device),
         DataType::Bits => "bits",
         DataType::List { .. } | DataType::View { .. } => "lists of several lengths",
         DataType::Tensors { .. } => "tensors of several shapes",
         DataType::Text(_) => "strings or bytes",
-        DataType::Struct(_) => "structs",
     };
     Err(not_on_host(what, device))
 }
@@ -157,7 +158,7 @@ pub(super) fn unread(data_type: &DataType) -> Error {
             "lists of lists whose type does not fix the inner length",
             "flatten one level before (pyarrow.compute.list_flatten), or cast the inner lists to ones of fixed size",
         ),
-        DataType::Struct(_) => no_numbers("a struct within a list", CONVERT),
+        DataType::Struct(_) | DataType::IndexLevel => no_numbers("a struct within a list", CONVERT),
         DataType::Text(_) => no_numbers("strings or bytes", CONVERT),
         DataType::Tensor { .. } | DataType::Tensors { .. } => {
             no_numbers("tensors within a list", "give a column of tensors")

@@ -32,13 +32,17 @@ const METHODS: [&str; 3] = ["__arrow_c_array__", "__arrow_c_stream__", "__arrow_
 pub(crate) struct ArrowRows<'py> {
     /// Whether rows have fields, as those of a table.
     pub is_struct: bool,
+    pub num_rows: usize,
     pub columns: Vec<ArrowColumn<'py>>,
 }
 
-/// A column of numbers or texts, by its name and those of the structs around it, outermost first.
+/// A column of numbers, texts or structs without fields, by its name and those of the structs around it, outermost first.
 pub(crate) struct ArrowColumn<'py> {
     pub path: Vec<String>,
-    pub content: ArrowContent<'py>,
+    /// The position in each struct for each name of the path, and the number of fields.
+    pub places: Vec<(usize, usize)>,
+    /// `None` for structs without fields.
+    pub content: Option<ArrowContent<'py>>,
 }
 
 pub(crate) enum ArrowContent<'py> {
@@ -71,7 +75,7 @@ impl ArrowRows<'_> {
     /// The samples; TypeError, which names the class of `object`, unless they are one column of numbers.
     pub fn samples(mut self, object: &Bound<'_, PyAny>) -> PyResult<Imported> {
         match self.columns.pop() {
-            Some(ArrowColumn { content: ArrowContent::Samples(samples), .. })
+            Some(ArrowColumn { content: Some(ArrowContent::Samples(samples)), .. })
                 if !self.is_struct =>
             {
                 Ok(*samples)
@@ -101,7 +105,7 @@ pub(crate) fn read<'py>(
     let object = &joined(object)?;
     let mut reader = ArrowReader { object, sep, path, device: Device::Cpu, owner };
     let columns = reader.columns()?;
-    let is_struct = columns.is_struct();
+    let (is_struct, num_rows) = (columns.is_struct(), columns.num_rows());
     let mut read = Vec::new();
     for column in columns.into_columns() {
         let content = match column.rows {
@@ -111,23 +115,24 @@ pub(crate) fn read<'py>(
             }
             ColumnRows::Texts { texts, is_utf8 } => {
                 let refused = |error: Error| reader.error(error.at_path(&column.path.join(sep)));
-                Err(texts_of(py, &texts, is_utf8, refused)?)
+                Err(Some(texts_of(py, &texts, is_utf8, refused)?))
             }
+            ColumnRows::EmptyStructs => Err(None),
         };
-        read.push((column.path, content));
+        read.push((column.path, column.places, content));
     }
     let owners = Owners::from_object(reader.owner.into_object(py)?);
-    let columns = read.into_iter().map(|(path, content)| {
+    let columns = read.into_iter().map(|(path, places, content)| {
         let content = match content {
             Ok(list) => {
                 let (owners, watches) = (owners.clone(), Default::default());
-                ArrowContent::Samples(Box::new(Imported { list, owners, watches }))
+                Some(ArrowContent::Samples(Box::new(Imported { list, owners, watches })))
             }
-            Err(texts) => ArrowContent::Texts(texts),
+            Err(texts) => texts.map(ArrowContent::Texts),
         };
-        ArrowColumn { path, content }
+        ArrowColumn { path, places, content }
     });
-    Ok(ArrowRows { is_struct, columns: columns.collect() })
+    Ok(ArrowRows { is_struct, num_rows, columns: columns.collect() })
 }
 
 /// A column or a table with many short chunks as one with a single chunk, by its library, and other objects as they are.
@@ -397,7 +402,9 @@ fn texts_of<'py>(
 pub(crate) fn arrow_columns<'py>(table: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
     let py = table.py();
     let columns = PyDict::new(py);
-    for ArrowColumn { path, content } in read(table, ".", "")?.columns {
+    for ArrowColumn { path, content, .. } in read(table, ".", "")?.columns {
+        // A struct without fields has no column.
+        let Some(content) = content else { continue };
         let name = path.join(".");
         let ArrowContent::Samples(samples) = content else {
             let mismatch = Mismatch::new(

@@ -99,7 +99,7 @@ pub(crate) fn import_list(samples: &Bound<'_, PyAny>) -> PyResult<ListSamples> {
 pub(crate) fn rows_of_arrow(object: &Bound<'_, PyAny>) -> PyResult<ListSamples> {
     let rows = read(object, ".", "")?;
     match rows.is_struct {
-        true => trees_of_table(object.py(), rows.columns).map(ListSamples::Trees),
+        true => trees_of_table(object.py(), rows).map(ListSamples::Trees),
         false => Ok(ListSamples::Leaves(Arc::new(rows.samples(object)?))),
     }
 }

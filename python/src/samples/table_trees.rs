@@ -6,7 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::samples::arrow::{self, ArrowColumn, ArrowContent};
+use crate::samples::arrow::{self, ArrowColumn, ArrowContent, ArrowRows};
 use crate::samples::leaf_columns::{Content, LeafColumn};
 use crate::samples::trees::Trees;
 use crate::trees::container::{ColumnPlace, Container};
@@ -16,16 +16,16 @@ use crate::trees::flatten::{flatten, Classified, TreeRules};
 /// them.
 pub(crate) fn table_in(samples: &Bound<'_, PyAny>, sep: &str) -> PyResult<Option<Trees>> {
     match arrow::is_arrow(samples)? {
-        true => trees_of_table(samples.py(), arrow::read(samples, sep, "")?.columns).map(Some),
+        true => trees_of_table(samples.py(), arrow::read(samples, sep, "")?).map(Some),
         false => Ok(None),
     }
 }
 
 /// The rows of a table: dicts of its columns, structs among them dicts again; of a single column without a name the leaf.
 /// ValueError for two columns of one name.
-pub(crate) fn trees_of_table(py: Python<'_>, columns: Vec<ArrowColumn<'_>>) -> PyResult<Trees> {
-    let flat = flatten(py, &mut TableRules(py), (columns, 0), String::new(), ".");
-    Trees::new(py, flat, None, |_, content| {
+pub(crate) fn trees_of_table(py: Python<'_>, rows: ArrowRows<'_>) -> PyResult<Trees> {
+    let flat = flatten(py, &mut TableRules(py), (rows.columns, 0), String::new(), ".");
+    Trees::new(py, flat, Some(rows.num_rows), |_, content| {
         Ok(match content {
             ArrowContent::Texts(texts) => {
                 let texts = texts.iter().map(Bound::unbind).collect();
@@ -53,16 +53,15 @@ impl<'py> TreeRules<'py> for TableRules<'py> {
         _: bool,
     ) -> PyResult<Classified<Self::Column, Self::Leaf>> {
         if columns.len() == 1 && columns[0].path.len() == depth {
-            return Ok(Classified::Leaf(columns.remove(0).content));
+            if let Some(content) = columns.remove(0).content {
+                return Ok(Classified::Leaf(content));
+            }
         }
         let (names, mut children) = (PyDict::new(self.0), Vec::new());
         let mut columns = columns.into_iter().peekable();
         while let Some(column) = columns.next() {
-            let name = column.path[depth].clone();
-            let is_struct = column.path.len() > depth + 1;
-            let is_next = |next: &ArrowColumn<'_>| {
-                is_struct && next.path.len() > depth + 1 && next.path[depth] == name
-            };
+            let (name, place_in_struct) = (column.path[depth].clone(), column.places[depth]);
+            let is_next = |next: &ArrowColumn<'_>| next.places[depth] == place_in_struct;
             let mut group = vec![column];
             while let Some(column) = columns.next_if(is_next) {
                 group.push(column);
