@@ -101,7 +101,10 @@ def test_empty_rows_alone():
         ([np.float32(1)], TypeError, "got numpy.float32 at position 0"),
         ([np.ones(2)], TypeError, "got numpy.ndarray at position 0"),
         ([1, 2**63], wr.DTypeError, f"expected int64, got the int {2**63} at position 1"),
-        ([1.5, -(2**63) - 1], wr.DTypeError, "at position 1"),
+        ([1, 2**70, True, -(2**63) - 1], wr.DTypeError, f"expected int64, got the int {2**70} at position 1"),
+        ([1.5, 10**400], wr.DTypeError, "expected float64, got an int that no float has at position 1"),
+        ([-(10**400), 1.5], wr.DTypeError, "expected float64, got an int that no float has at position 0"),
+        ([2**70, 1.5, True], wr.DTypeError, "expected float64, got a bool at position 2"),
         ([10**5000], wr.DTypeError, "got an int beyond 64 bits at position 0"),
     ],
 )
@@ -173,12 +176,14 @@ def test_in_a_collate_fn_of_torch(torch):
         [0.0, -0.0, 1.5, float("inf"), 5e-324],
         [1, 2.5, 3],
         [2.5, 1, 2**40],
+        [2.5, 2**70, -(2**65)],
+        [2**70, 7, 2**64, 2.5],
         [True, False, True],
     ],
 )
 def test_numbers_of_every_size(make, values):
     """Ints of one digit are read from the objects, the others by a call."""
-    want = np.array(values)
+    want = np.array(values, float if float in map(type, values) else None)
     for rows in ([make(values)], [make(values), make(values[::-1])]):
         batch = wr.ragged(rows)
         assert batch.dtype == want.dtype.name

@@ -93,7 +93,7 @@ enum Refusal<'py> {
     NotANumber(Bound<'py, PyAny>),
     /// An int beyond int64, in words.
     TooLarge(String),
-    /// A bool among other numbers, or a number among bools.
+    /// A bool among other numbers, a number among bools, or an int among floats that no float has.
     OtherKind {
         expected: DType,
         got: &'static str,
@@ -201,7 +201,7 @@ impl<'py> Importer<'py> {
 
     /// Appends a list or tuple of numbers: of dtype bool, int64, or float64 if any of its numbers
     /// is a float. One without any has the dtype of the sample before it. DTypeError for a bool
-    /// among other numbers and for an int beyond int64, TypeError for an item that is no number.
+    /// among other numbers and for an int beyond the dtype, TypeError for an item that is no number.
     pub fn import_row(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         let list = object.cast::<PyList>();
         let len = match &list {
@@ -215,8 +215,11 @@ impl<'py> Importer<'py> {
         let known = reader.and_then(|reader| reader.read(object, list.is_ok(), chunk));
         let read = match (known, list) {
             (Some(dtype), _) => Ok(Some(dtype)),
-            (None, Ok(list)) => read_row(chunk, list.iter())?,
-            (None, Err(_)) => read_row(chunk, object.cast::<PyTuple>()?.iter())?,
+            (None, Ok(list)) => read_row(chunk, || list.iter())?,
+            (None, Err(_)) => {
+                let tuple = object.cast::<PyTuple>()?;
+                read_row(chunk, || tuple.iter())?
+            }
         };
         let count = chunk.len() - start;
         let data = chunk[start..].as_ptr().cast();
@@ -303,14 +306,24 @@ impl<'py> Importer<'py> {
 /// list. Gives their dtype, `None` without numbers: with a float among ints all of them become
 /// float64. Else gives the position of the first that is refused, and why; then some may have been
 /// appended.
-fn read_row<'py>(
+fn read_row<'py, I: Iterator<Item = Bound<'py, PyAny>>>(
     chunk: &mut Vec<[u8; 8]>,
-    items: impl Iterator<Item = Bound<'py, PyAny>>,
+    items: impl Fn() -> I,
 ) -> PyResult<Result<Option<DType>, (usize, Refusal<'py>)>> {
     let (start, mut dtype) = (chunk.len(), None);
-    for (position, item) in items.take(chunk.capacity() - start).enumerate() {
+    let has_float = || items().any(|item| item.is_instance_of::<PyFloat>());
+    for (position, item) in items().take(chunk.capacity() - start).enumerate() {
         let number = match number_of(&item)? {
             Ok(number) => number,
+            Err(Refusal::TooLarge(_)) if dtype == Some(DType::F64) || has_float() => {
+                match item.extract() {
+                    Ok(value) => Number::Float(value),
+                    Err(_) => {
+                        let (expected, got) = (DType::F64, "an int that no float has");
+                        return Ok(Err((position, Refusal::OtherKind { expected, got })));
+                    }
+                }
+            }
             Err(refusal) => return Ok(Err((position, refusal))),
         };
         let number = match (*dtype.get_or_insert(number.dtype()), number) {
