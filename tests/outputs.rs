@@ -270,6 +270,41 @@ fn a_column_of_a_table_as_output_of_a_small_batch() {
     assert_eq!(table, [1, 2, 0, 0, 0, 3, 4, 0, 0, 0]);
 }
 
+/// A part of bytes as bools, whose bytes need not be 0 or 1, into slices of `bool`, whose have to be.
+#[test]
+fn slices_of_bools() {
+    let bytes = Tensor::from_vec((0..=255u8).collect(), &[256]).unwrap();
+    let table = bytes.part(0, DType::Bool, &[16, 16]).unwrap();
+    let turned = Layout::try_new(DType::Bool, &[16, 16], Some(&[1, 16])).unwrap();
+    let turned = table.view(0, turned).unwrap();
+    let assert_bools = |memory: &[bool; 256]| {
+        // SAFETY: the bytes of the array.
+        let bytes = unsafe { std::slice::from_raw_parts(memory.as_ptr().cast::<u8>(), 256) };
+        assert!((0..256).all(|at| bytes[at] == u8::from(at != 0)), "{bytes:?}");
+    };
+    for (name, engine) in runner().engines() {
+        println!("{name}");
+        for table in [&table, &turned] {
+            let rows = SampleList::rows(table).unwrap();
+            for collate in [Collate::stack(), Collate::pad(Pad::new())] {
+                let mut memory = [true; 256];
+                let mut out = Target::from_slice(&mut memory, &[16, 16]).unwrap();
+                engine.assemble_into(&rows, &collate, &mut out).unwrap();
+                assert_bools(&memory);
+            }
+            let (mut memory, stack) = ([true; 256], Collate::stack());
+            let out = Target::from_slice(&mut memory, &[16, 16]).unwrap();
+            let leaf = Leaf { samples: &rows, collate: &stack, path: "", out: Some(&out) };
+            engine.run(Plan::for_leaves(&[leaf]).unwrap()).unwrap();
+            assert_bools(&memory);
+            let mut memory = [true; 256];
+            let mut dsts = [Target::from_slice(&mut memory, &[16, 16]).unwrap()];
+            engine.copy_many(&mut dsts, &[SampleView::from(table)]).unwrap();
+            assert_bools(&memory);
+        }
+    }
+}
+
 #[test]
 fn batches_as_outputs() {
     let engine = Engine::host();

@@ -10,7 +10,7 @@ use crate::collate::Collate;
 use crate::cuda;
 use crate::host::{self, MemoryPool, Outputs, PipelinedCopy, StreamingStores, Threads};
 use crate::observe::{Counters, Span, Stage, Stats, Tally};
-use crate::plan::{is_shared, AsTarget, Leaf, Plan, Role};
+use crate::plan::{is_shared, AsTarget, BoolSlices, Leaf, Plan, Role};
 use crate::run_options::RunOptions;
 use crate::samples::Samples;
 use crate::tensor::{bytes_of, DType, Device, Error, Layout, Result, Stream, Tensor};
@@ -241,6 +241,9 @@ impl Engine {
         let counters = &self.shared.counters;
         let span = Span::timed(Stage::Run, counters.now(), &counters.run_ns);
         let tally = Tally::for_plan(&plan);
+        let of_bools = plan.outputs().iter().filter(|output| output.is_bools);
+        let with_len = of_bools.map(|output| Some((output.out?, output.layout.numel() as usize)));
+        let _bools = BoolSlices(with_len.flatten().collect());
         let mut filled: Vec<LeafOutput> = Vec::with_capacity(plan.batch_shapes().len());
         for batch_shape in plan.batch_shapes() {
             filled.push(LeafOutput { data: None, fields: Fields::new(batch_shape)? });

@@ -9,7 +9,7 @@ use crate::collate::{AnyTransform, Collate};
 use crate::explain::Explain;
 use crate::host::{self, Helpers};
 use crate::observe::{Span, Stage, Tally};
-use crate::plan::{is_chosen, is_mapping_stale, AsTarget, Leaf, Moves, Plan, Target};
+use crate::plan::{is_chosen, is_mapping_stale, AsTarget, BoolSlices, Leaf, Moves, Plan, Target};
 use crate::run_options::RunOptions;
 use crate::samples::{SampleList, Samples};
 use crate::tensor::{Device, Error, Layout, MoveSide, Owner, Result, Stream};
@@ -169,6 +169,9 @@ impl Engine {
             let target = dst.as_target();
             targets.push(target.map_err(|error| error.at_side(MoveSide::Destination, index))?);
         }
+        let of_bools = targets.iter().filter(|target| target.is_bools);
+        let with_len = of_bools.map(|target| (target.data, target.layout.numel() as usize));
+        let _bools = BoolSlices(with_len.collect());
         let CopyOptions { transform, scales_out: scales_targets, run } = options;
         let (stream, srcs) = (run.stream, srcs.to_list());
         let of_scales = |scales| list_of_targets(MoveSide::Scales, scales);

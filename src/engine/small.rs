@@ -38,8 +38,8 @@ fn is_plain(collate: &Collate, device: Option<Device>) -> bool {
 
 impl<'s> Small<'s> {
     /// Returns `None` unless the shape stacks rows, joins them along dim 0 or pads dim 0 alone, and `out`, if given, is compact,
-    /// fits the shape and is disjoint from all samples. Invalid input also gives `None`: the planner reports the error. The caller
-    /// checks [`is_plain`], and [`check_disjoint`] for outputs of several leaves.
+    /// fits the shape, is disjoint from all samples and no slice of `bool`. Invalid input also gives `None`: the planner reports
+    /// the error. The caller checks [`is_plain`], and [`check_disjoint`] for outputs of several leaves.
     #[inline]
     fn new(
         rows: &'s SampleRows<'s>,
@@ -58,7 +58,7 @@ impl<'s> Small<'s> {
         if let Some(out) = out {
             check_target(out, shape, |written| rows.sharing(written))
                 .ok()
-                .filter(|()| out.layout.is_compact())?;
+                .filter(|()| out.layout.is_compact() && !out.is_bools)?;
         }
         Some(Small { rows, shape, out, elems: shape.num_real() })
     }

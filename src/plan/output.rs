@@ -21,6 +21,8 @@ pub(crate) struct OutputPlan<'s> {
     pub dtype: DType,
     /// The caller's memory, if the leaf was planned with some.
     pub out: Option<*mut u8>,
+    /// Whether that is a slice of Rust's `bool`.
+    pub is_bools: bool,
     /// Shape and strides of the output.
     pub layout: Layout,
     pub op: ElementOp,
@@ -153,6 +155,7 @@ impl OutputPlan<'_> {
             role,
             dtype,
             out: None,
+            is_bools: false,
             layout,
             op,
             fill: [0; 16],
@@ -193,6 +196,7 @@ impl OutputPlan<'_> {
             role: self.role,
             dtype: self.dtype,
             out: self.out,
+            is_bools: self.is_bools,
             layout: self.layout,
             op: self.op,
             fill: self.fill,

@@ -182,8 +182,9 @@ impl<'s> PlanBody<'s> {
         };
         let leaf = self.batch_shapes.len();
         let scales_out = out.and_then(|out| out.scales.as_deref());
-        let out = out.map(|out| out.data);
-        self.outputs.push(OutputPlan { out, ..data_output(leaf, &batch_shape, planned, layout) });
+        let (is_bools, out) = (out.is_some_and(|out| out.is_bools), out.map(|out| out.data));
+        let data = data_output(leaf, &batch_shape, planned, layout);
+        self.outputs.push(OutputPlan { out, is_bools, ..data });
         batch_shape.for_each_field(|role, dtype, shape| {
             let layout = Layout::compact(dtype, shape)?;
             match (role, &batch_shape.mask, &batch_shape.placement) {

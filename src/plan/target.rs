@@ -24,6 +24,8 @@ pub struct Target<'t> {
     /// The memory for the scales of a batch that is quantised. Shared, so that a target is given on and dropped in line: a box of its
     /// own kind would take a call each.
     pub(crate) scales: Option<Rc<Target<'t>>>,
+    /// Whether the memory is a slice of Rust's `bool`: see [`BoolSlices`].
+    pub(crate) is_bools: bool,
     memory: PhantomData<&'t mut [u8]>,
 }
 
@@ -45,8 +47,14 @@ impl<'t> Target<'t> {
             let got = format!("a slice of {} elements", data.len());
             return Err(Mismatch::new(None, shape, got).into_error(Error::Shape));
         }
-        let (data, dtype, device) = (data.as_mut_ptr().cast(), T::DTYPE, Device::Cpu);
-        Ok(Target { data, dtype, layout, device, owner: None, scales: None, memory: PhantomData })
+        let target = Target::at(data.as_mut_ptr().cast(), T::DTYPE, Device::Cpu, layout);
+        Ok(Target { is_bools: T::DTYPE == DType::Bool, ..target })
+    }
+
+    /// A target that is no slice, without an owner and scales; the caller vouches for the memory.
+    fn at(data: *mut u8, dtype: DType, device: Device, layout: Layout) -> Target<'t> {
+        let (owner, scales, is_bools) = (None, None, false);
+        Target { data, dtype, layout, device, owner, scales, is_bools, memory: PhantomData }
     }
 
     /// An output at a raw address.
@@ -74,7 +82,7 @@ impl<'t> Target<'t> {
         device: Device,
         layout: Layout,
     ) -> Target<'t> {
-        Target { data, dtype, layout, device, owner: None, scales: None, memory: PhantomData }
+        Target::at(data, dtype, device, layout)
     }
 
     /// Names the owner of the memory, which the target keeps if the memory is on a CUDA device,
@@ -103,6 +111,21 @@ impl<'t> Target<'t> {
     /// The memory that the target's own elements cover.
     fn footprint(&self) -> Footprint<'_> {
         Footprint::new(self.data, &self.layout, self.dtype)
+    }
+}
+
+/// The addresses and lengths of slices of `bool` that a run writes. When it ends, with an error too, each element is 0 or 1, as Rust
+/// requires: samples may have other bytes, which are moved as they are.
+pub(crate) struct BoolSlices(pub Vec<(*mut u8, usize)>);
+
+impl Drop for BoolSlices {
+    fn drop(&mut self) {
+        for &(data, len) in &self.0 {
+            // SAFETY: the bytes of a slice that the target of the run borrows, which nothing else writes any more.
+            #[allow(unsafe_code)]
+            let bytes = unsafe { std::slice::from_raw_parts_mut(data, len) };
+            bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
+        }
     }
 }
 
@@ -138,6 +161,7 @@ impl AsTarget for Target<'_> {
             device: self.device,
             owner: self.owner.clone(),
             scales: self.scales.clone(),
+            is_bools: self.is_bools,
             memory: PhantomData,
         })
     }
@@ -172,9 +196,7 @@ pub(crate) fn target_of(tensor: &mut Tensor, num_refs: usize) -> Result<Target<'
         return refuse("memory that nothing else holds", "shared memory");
     }
     let (data, dtype, device) = (tensor.data_ptr(), tensor.dtype(), tensor.device());
-    let layout = tensor.layout().clone();
-    let target =
-        Target { data, dtype, layout, device, owner: None, scales: None, memory: PhantomData };
+    let target = Target::at(data, dtype, device, tensor.layout().clone());
     Ok(target.owned_by(tensor.owner()))
 }
 
@@ -331,8 +353,7 @@ mod tests {
     fn target(start: usize, rows: i64, row: i64) -> Target<'static> {
         let layout = Layout::try_new(DType::U8, &[rows, row], Some(&[10, 1])).unwrap();
         let data = std::ptr::without_provenance_mut(1000 + start);
-        let (dtype, device) = (DType::U8, Device::Cpu);
-        Target { data, dtype, layout, device, owner: None, scales: None, memory: PhantomData }
+        Target::at(data, DType::U8, Device::Cpu, layout)
     }
 
     #[test]
