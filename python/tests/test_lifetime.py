@@ -77,6 +77,38 @@ def test_what_a_torch_subclass_lends_of_other_memory_is_kept(torch, how):
     assert lent.deleted == 1
 
 
+@pytest.mark.parametrize("override", ["method", "function"])
+@pytest.mark.parametrize("how", ["asarray", "list", "rows", "view"])
+def test_a_torch_subclass_that_gives_another_storage_for_its_own(torch, how, override):
+    """What keeps the memory is the storage that torch has; the tensor exchanges it."""
+    other = torch.zeros(2).untyped_storage()
+
+    class Method(torch.Tensor):
+        def untyped_storage(self):
+            return other
+
+    class Function(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):
+            is_storage = getattr(function, "__name__", "") == "untyped_storage"
+            return other if is_storage else super().__torch_function__(function, types, args, kwargs or {})
+
+    array = paint((2, 3), "float32")
+    want, ref = array.copy(), weakref.ref(array)
+    x = torch.Tensor._make_subclass(Method if override == "method" else Function, torch.from_numpy(array))
+    makers = {"asarray": wr.asarray, "list": lambda x: wr.SampleList([x]), "rows": wr.SampleList, "view": lambda x: wr.concat([x], copy=None)}
+    held = makers[how](x)
+    with torch._C.DisableTorchFunction():
+        x.data = torch.zeros(2, 3)
+    del array
+    settle()
+    assert ref() is not None
+    assert_values(held if how in ("asarray", "view") else wr.concat([wr.stack(held).numpy().reshape(2, 3)]), want)
+    del held
+    settle()
+    assert ref() is None
+
+
 def test_out_is_kept_by_the_batch_and_released_with_it():
     out = poisoned((2, 3))
     ref = weakref.ref(out)

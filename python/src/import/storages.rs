@@ -53,11 +53,15 @@ impl Importer<'_> {
                 // The object first: to ask for it may run Python's code, which may exchange the storage.
                 // SAFETY: as above.
                 let storage = unsafe { torch.storage_object(object) };
+                let storage = storage.and_then(|found| match found {
+                    Some(storage) => Ok(storage),
+                    None => untyped_storage(object),
+                });
                 debug_assert!(may_have_words(object));
                 // SAFETY: as above.
                 (unsafe { torch.memory_of(object.as_ptr()) }, storage)
             }
-            _ => (None, object.call_method0(intern!(self.py, "untyped_storage"))),
+            _ => (None, untyped_storage(object)),
         };
         let object = match storage {
             Ok(object) => object,
@@ -229,6 +233,21 @@ fn own_memory_of<'py>(
             own_memory(&object, if is_storage { Lazy::Methods } else { lazy })?;
         }
     }
+}
+
+/// The storage of a torch tensor; of an object of a class of its own that which torch has, whatever the class gives.
+fn untyped_storage<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let (py, name) = (object.py(), intern!(object.py(), "untyped_storage"));
+    let is_plain = loaded(py, "torch", "Tensor")?.is_some_and(|class| object.get_type().is(&class));
+    let base = loaded(py, "torch._C", "TensorBase")?.filter(|_| !is_plain);
+    let Some(base) = base.filter(|base| object.is_instance(base).unwrap_or(false)) else {
+        return object.call_method0(name);
+    };
+    let overrides_off = py.import("torch._C")?.call_method0("DisableTorchFunction")?;
+    overrides_off.call_method0("__enter__")?;
+    let storage = base.call_method1(name, (object,));
+    overrides_off.call_method1("__exit__", (py.None(), py.None(), py.None()))?;
+    storage
 }
 
 /// Whether an address is in the memory of a torch storage; false for an object of any other class, subclasses too.

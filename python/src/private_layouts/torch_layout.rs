@@ -275,30 +275,35 @@ impl TorchReader {
         self.shared_release != 0 && next == self.shared_release
     }
 
-    /// The object of a tensor's storage, which keeps it. torch makes one for each storage, once; to ask for it costs half as much as
-    /// all else of an import, each time.
+    /// The object of a tensor's storage, which keeps it; `None` if a `__torch_function__` gives another. torch makes one for each
+    /// storage, once; to ask for it costs half as much as all else of an import, each time.
     ///
     /// # Safety
     /// A live object of a class that [`TorchReader::for_class`] was asked for.
     pub unsafe fn storage_object<'py>(
         &self,
         object: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyAny>> {
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
         // SAFETY: as in `is_plain`. An object that is there belongs to the live storage, and to no thread but this
         // while it is attached (`HAS_LOCK`). torch releases that mark the address while the storage owns its object,
         // and not the other way round, make it odd. Otherwise it is a method of torch's base class without arguments,
         // of an object of that class.
         unsafe {
-            let storage = storage_of(object.as_ptr());
-            let found = if storage == 0 || !HAS_LOCK { 0 } else { word(storage, STORAGE_OBJECT) };
+            let object_word = || match storage_of(object.as_ptr()) {
+                storage if storage == 0 || !HAS_LOCK => 0,
+                storage => word(storage, STORAGE_OBJECT),
+            };
+            let found = object_word();
             let is_object = found != 0 && found % align_of::<ffi::PyObject>() == 0;
             if is_object {
                 let found = std::ptr::with_exposed_provenance_mut(found);
                 debug_assert!(ffi::Py_REFCNT(found) > 0);
-                return Ok(Bound::from_borrowed_ptr(object.py(), found));
+                return Ok(Some(Bound::from_borrowed_ptr(object.py(), found)));
             }
             let made = (self.untyped_storage)(object.as_ptr(), std::ptr::null_mut());
-            Bound::from_owned_ptr_or_err(object.py(), made)
+            let made = Bound::from_owned_ptr_or_err(object.py(), made)?;
+            let is_its = !HAS_LOCK || object_word() & !1 == made.as_ptr().addr();
+            Ok(is_its.then_some(made))
         }
     }
 
