@@ -109,6 +109,24 @@ def test_a_torch_subclass_that_gives_another_storage_for_its_own(torch, how, ove
     assert ref() is None
 
 
+@pytest.mark.parametrize("make", [wr.asarray, lambda array: wr.concat(wr.SampleList([array]), copy=None)])
+def test_an_array_subclass_that_gives_memory_of_another(make):
+    others = []
+
+    class Giving(np.ndarray):
+        def __getattribute__(self, name):
+            if name not in ("__array_struct__", "__array_interface__"):
+                return super().__getattribute__(name)
+            other = np.ones(4, np.float32)
+            others.append(weakref.ref(other))
+            return getattr(other, name)
+
+    held = make(np.zeros(4, np.float32).view(Giving))
+    settle()
+    assert all(ref() is not None for ref in others)
+    assert_values(held, np.zeros(4, np.float32))
+
+
 def test_out_is_kept_by_the_batch_and_released_with_it():
     out = poisoned((2, 3))
     ref = weakref.ref(out)

@@ -257,15 +257,15 @@ fn is_numpy_array(class: &Bound<'_, PyType>) -> PyResult<bool> {
     Ok(loaded(class.py(), "numpy", "ndarray")?.is_some_and(|known| class.is(&known)))
 }
 
-/// Whether a class is `numpy.ndarray` or one below it that leaves the array interfaces and
-/// `__dlpack__` as NumPy has them. By a capsule such an array would be kept by a reference that the
+/// Whether a class is `numpy.ndarray` or one below it that leaves the array interfaces, `__dlpack__`
+/// and the look-up of attributes as NumPy has them. By a capsule such an array would be kept by a reference that the
 /// garbage collector does not see.
 fn is_plain_subclass(class: &Bound<'_, PyType>) -> PyResult<bool> {
     let Some(array) = loaded(class.py(), "numpy", "ndarray")? else { return Ok(false) };
     if !class.is_subclass(&array)? {
         return Ok(false);
     }
-    for name in ["__array_struct__", "__array_interface__", "__dlpack__"] {
+    for name in ["__array_struct__", "__array_interface__", "__dlpack__", "__getattribute__"] {
         // A NumPy before 1.22 has no `__dlpack__`.
         let (of_class, of_array) = (class.getattr_opt(name)?, array.getattr_opt(name)?);
         let is_same = match (of_class, of_array) {
