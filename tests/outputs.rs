@@ -207,6 +207,28 @@ fn outputs_of_two_leaves() {
     drop(memory);
 }
 
+#[test]
+fn plans_of_one_output_on_two_threads() {
+    let (engine, stack, mut memory) = (Engine::host(), Collate::stack(), vec![0u8; 1 << 20]);
+    let samples = [1, 2].map(|byte| Sample::flat(1 << 20, byte));
+    let lists = samples.each_ref().map(|sample| SampleList::from_iter([sample.view()]));
+    // In some rounds both runs are at the same time.
+    let mut rounds = (0..2000).map(|_| {
+        let out = Target::from_slice(&mut memory, &[1, 1 << 20]).unwrap();
+        let leaf = |samples| Leaf { samples, collate: &stack, path: "", out: Some(&out) };
+        let plans = lists.each_ref().map(|list| Plan::for_leaves(&[leaf(list)]).unwrap());
+        let results = std::thread::scope(|scope| {
+            plans.map(|plan| scope.spawn(|| engine.run(plan))).map(|run| run.join().unwrap())
+        });
+        assert!(results.iter().any(Result::is_ok));
+        assert!(memory.iter().all(|byte| *byte == memory[0]), "one batch, not two mixed");
+        results.into_iter().find_map(Result::err)
+    });
+    let refused = rounds.find_map(|error| error).expect("two runs at the same time");
+    let text = "out: expected memory that no other run uses, got memory in use";
+    assert_eq!(refused.to_string(), text);
+}
+
 /// The data and what else there is of a batch, as bytes.
 fn all_bytes(data: &[i64], fields: &Fields) -> Vec<Vec<u8>> {
     let Fields { lengths, offsets, mask, batch_index, .. } = fields;

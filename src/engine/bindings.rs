@@ -6,6 +6,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
+use smallvec::SmallVec;
+
 use super::engine::Engine;
 use crate::batch::{Batch, Fields, LeafOutput};
 use crate::collate::{Collate, Form};
@@ -13,7 +15,7 @@ use crate::cuda::PinnedBlock;
 use crate::explain::Explain;
 use crate::host;
 use crate::observe::{Span, Stage, Tally};
-use crate::plan::{Leaf, Plan, Target};
+use crate::plan::{InUse, Leaf, Plan, Target};
 use crate::run_options::RunOptions;
 use crate::samples::{SampleList, SampleRows, TensorMeta};
 use crate::tensor::{DType, Device, Layout, Owner, Result, Stream, Tensor};
@@ -147,6 +149,8 @@ impl Engine {
         begin: Option<Instant>,
         most_bytes: u64,
     ) -> Option<Vec<LeafOutput>> {
+        let outs = leaves.iter().filter_map(|leaf| leaf.out?.in_use());
+        let _in_use = outs.map(InUse::new).collect::<Result<SmallVec<[_; 1]>>>().ok()?;
         self.small_leaves(leaves, begin, most_bytes)
     }
 
@@ -175,6 +179,7 @@ impl Engine {
     ) -> Option<LeafOutput> {
         let most_bytes = host::POLICY.small_bytes;
         let rows = SampleRows::from_indices(list, indices, most_bytes)?;
+        let _in_use = out.and_then(Target::in_use).map(InUse::new).transpose().ok()?;
         self.small_rows(rows, collate, out, begin, Some(most_bytes))
     }
 

@@ -209,8 +209,9 @@ impl Engine {
     /// Runs a plan, once: outputs that it was planned with are borrowed until it is done.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`]; [`Error::Argument`] if threads cannot be started. For work on a device as
-    /// [`Engine::assemble_on`], and [`Error::Device`] for leaves on several devices.
+    /// [`Error::OutOfMemory`]; [`Error::Argument`] if threads cannot be started; [`Error::Layout`] if another plan with one of its
+    /// outputs runs at the same time. For work on a device as [`Engine::assemble_on`], and [`Error::Device`] for leaves on several
+    /// devices.
     ///
     /// ```
     /// use windrow::{Collate, Engine, Plan, SampleView};
@@ -240,6 +241,8 @@ impl Engine {
     pub fn run_with(&self, mut plan: Plan<'_>, mut options: RunOptions) -> Result<Vec<LeafOutput>> {
         let counters = &self.shared.counters;
         let span = Span::timed(Stage::Run, counters.now(), &counters.run_ns);
+        // Before `_bools`, which writes when it is dropped.
+        let _in_use = plan.use_targets()?;
         let tally = Tally::for_plan(&plan);
         let of_bools = plan.outputs().iter().filter(|output| output.is_bools);
         let with_len = of_bools.map(|output| Some((output.out?, output.layout.numel() as usize)));

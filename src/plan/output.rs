@@ -49,7 +49,7 @@ pub(crate) struct OutputPlan<'s> {
 }
 
 // SAFETY: samples are read through under the promise of `SampleList`, whose own impls these mirror;
-// `out` is written to by the one run that consumes the plan, while the plan borrows its `Target`, and
+// `out` is written to by one run at a time (`Plan::use_targets`), while the plan borrows its `Target`, and
 // `places` by the one call whose destinations they are.
 #[allow(unsafe_code)]
 unsafe impl Send for OutputPlan<'_> {}

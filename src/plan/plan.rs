@@ -6,6 +6,7 @@
 //! a [`LoopNest`]: the loops that lead from its source to its place in the output.
 
 use std::borrow::Cow;
+use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -20,7 +21,7 @@ use crate::plan::placement::Placement;
 use crate::plan::plan_body::{selected_must_be_alone, PlanBody};
 use crate::plan::role::Role;
 use crate::plan::route::Route;
-use crate::plan::target::{check_disjoint, Leaf};
+use crate::plan::target::{check_disjoint, InUse, Leaf, Target};
 use crate::samples::{Memo, SampleList, Samples, Selection};
 use crate::tensor::{
     Device, Dims, Error, Footprint, Hint, Layout, Mismatch, Owner, Result, Tensor,
@@ -45,6 +46,8 @@ pub struct Plan<'s> {
     pub(crate) lists: Vec<PlanSamples<'s>>,
     /// Owners of outputs that have to know of the work: see [`Target::owned_by`].
     pub(crate) out_owners: Vec<Owner>,
+    /// The marks of the [`Target`]s that are written.
+    in_use: Vec<&'s AtomicBool>,
     /// The layout of all outputs, if they share one allocation.
     pub(crate) arena: Option<Arena>,
     /// The plan writes destinations of a move, and no batch.
@@ -124,12 +127,13 @@ impl<'s> Plan<'s> {
     pub fn for_leaves<'a: 's>(leaves: &[Leaf<'s, 'a>]) -> Result<Plan<'s>> {
         let body = PlanBody::for_leaves(leaves)?;
         let targets = leaves.iter().filter_map(|leaf| leaf.out);
-        let targets = targets.flat_map(|out| std::iter::once(out).chain(out.scales.as_deref()));
+        let targets = targets.flat_map(Target::parts);
         let owners = targets.filter_map(|target| target.owner.clone());
         let plan = Plan {
             body,
             lists: leaves.iter().map(|leaf| PlanSamples::Borrowed(leaf.samples)).collect(),
             out_owners: owners.collect(),
+            in_use: leaves.iter().filter_map(|leaf| leaf.out?.in_use()).collect(),
             arena: None,
             is_move: false,
         };
@@ -250,6 +254,14 @@ impl<'s> Plan<'s> {
             }
         }
         placements
+    }
+
+    /// Marks the targets of the plan as in use.
+    ///
+    /// # Errors
+    /// As [`InUse::new`].
+    pub(crate) fn use_targets(&self) -> Result<SmallVec<[InUse<'s>; 1]>> {
+        self.in_use.iter().copied().map(InUse::new).collect()
     }
 
     /// The selection of the only leaf's samples by indices on a device; `None` for samples that the host knows.

@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use crate::collate::Collate;
@@ -26,7 +27,33 @@ pub struct Target<'t> {
     pub(crate) scales: Option<Rc<Target<'t>>>,
     /// Whether the memory is a slice of Rust's `bool`: see [`BoolSlices`].
     pub(crate) is_bools: bool,
+    /// Set while a run writes the memory and that for scales: plans of one target may run on several threads.
+    in_use: AtomicBool,
     memory: PhantomData<&'t mut [u8]>,
+}
+
+/// One run's use of a target, which keeps other runs away until it is dropped.
+#[derive(Debug)]
+pub(crate) struct InUse<'t>(&'t AtomicBool);
+
+impl<'t> InUse<'t> {
+    /// Marks a target as in use.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] if another run uses it.
+    pub fn new(in_use: &'t AtomicBool) -> Result<InUse<'t>> {
+        if in_use.swap(true, Ordering::Acquire) {
+            let (expected, got) = ("memory that no other run uses", "memory in use");
+            return Err(Mismatch::new(None, expected, got).into_error(Error::Layout));
+        }
+        Ok(InUse(in_use))
+    }
+}
+
+impl Drop for InUse<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }
 
 impl<'t> Target<'t> {
@@ -53,8 +80,8 @@ impl<'t> Target<'t> {
 
     /// A target that is no slice, without an owner and scales; the caller vouches for the memory.
     fn at(data: *mut u8, dtype: DType, device: Device, layout: Layout) -> Target<'t> {
-        let (owner, scales, is_bools) = (None, None, false);
-        Target { data, dtype, layout, device, owner, scales, is_bools, memory: PhantomData }
+        let (owner, scales, is_bools, in_use) = (None, None, false, AtomicBool::new(false));
+        Target { data, dtype, layout, device, owner, scales, is_bools, in_use, memory: PhantomData }
     }
 
     /// An output at a raw address.
@@ -103,9 +130,14 @@ impl<'t> Target<'t> {
         self
     }
 
-    /// The memory of the target, and of its scales if it has any.
-    fn footprints(&self) -> impl Iterator<Item = Footprint<'_>> {
-        std::iter::once(self).chain(self.scales.as_deref()).map(Target::footprint)
+    /// The mark of a run that writes the target; `None` if there is nothing to write.
+    pub(crate) fn in_use(&self) -> Option<&AtomicBool> {
+        self.parts().any(|part| part.layout.numel() > 0).then_some(&self.in_use)
+    }
+
+    /// The target, and the one of its scales if it has any.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &Target<'t>> {
+        std::iter::once(self).chain(self.scales.as_deref())
     }
 
     /// The memory that the target's own elements cover.
@@ -155,14 +187,10 @@ impl AsTarget for Target<'_> {
     #[inline]
     fn as_target(&mut self) -> Result<Target<'_>> {
         Ok(Target {
-            data: self.data,
-            dtype: self.dtype,
-            layout: self.layout.clone(),
-            device: self.device,
             owner: self.owner.clone(),
             scales: self.scales.clone(),
             is_bools: self.is_bools,
-            memory: PhantomData,
+            ..Target::at(self.data, self.dtype, self.device, self.layout.clone())
         })
     }
 }
@@ -264,7 +292,7 @@ pub(crate) fn check_disjoint(leaves: &[Leaf<'_, '_>]) -> Result<()> {
         .iter()
         .enumerate()
         .filter_map(|(leaf, Leaf { out, .. })| out.map(|out| (leaf, out)))
-        .flat_map(|(leaf, out)| out.footprints().map(move |written| (leaf, written)))
+        .flat_map(|(leaf, out)| out.parts().map(move |part| (leaf, part.footprint())))
         .collect();
     if let Some((first, second)) = sharing_outputs(&outs) {
         let whose = output_at(leaves[first].path);
@@ -354,6 +382,19 @@ mod tests {
         let layout = Layout::try_new(DType::U8, &[rows, row], Some(&[10, 1])).unwrap();
         let data = std::ptr::without_provenance_mut(1000 + start);
         Target::at(data, DType::U8, Device::Cpu, layout)
+    }
+
+    #[test]
+    fn one_run_at_a_time_uses_a_target() {
+        let target = target(0, 1, 1);
+        let first = InUse::new(&target.in_use).unwrap();
+        let error = InUse::new(&target.in_use).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "out: expected memory that no other run uses, got memory in use"
+        );
+        drop(first);
+        InUse::new(&target.in_use).unwrap();
     }
 
     #[test]
