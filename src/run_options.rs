@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use crate::host::PipelinedCopy;
-use crate::plan::target_of;
+use crate::plan::AsTarget;
 use crate::tensor::{DType, Device, Layout, Owner, Result, Stream, Tensor};
 
 /// Options of [`Engine::run_with`](crate::Engine::run_with).
@@ -93,7 +93,7 @@ impl RunOptions {
         let is_fit = (tensor.dtype(), tensor.device()) == (dtype, Device::Pinned)
             && tensor.shape() == layout.shape()
             && tensor.layout().is_compact()
-            && target_of(&mut tensor, 1).is_ok();
+            && tensor.as_target().is_ok();
         is_fit.then_some(tensor)
     }
 }

@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -376,6 +377,35 @@ fn tensors_as_outputs() {
     assert!(matches!(tensor.as_target(), Err(Error::Layout(_))), "a weak holder may come back");
     drop(watched);
     engine.assemble_into(&samples, &stack, &mut tensor).unwrap();
+}
+
+#[test]
+fn weak_holders_that_come_and_go() {
+    let rows = [&[1u8][..], &[2, 3]];
+    let batch = Engine::host().assemble(&rows, &Collate::pad(Pad::new())).unwrap();
+    let tensor = Tensor::from_vec(vec![0u8; 6], &[2, 3]).unwrap();
+    for mut out in [Ok(tensor), Err(batch)] {
+        let owner = out.as_ref().map_or_else(|batch| batch.data().owner(), Tensor::owner);
+        let (mut strong, is_done) = (Arc::clone(owner), AtomicBool::new(false));
+        let num_taken = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // At any time there is a reference, strong or weak.
+                while !is_done.load(Ordering::Relaxed) {
+                    let weak = Arc::downgrade(&strong);
+                    drop(strong);
+                    strong = weak.upgrade().expect("the tensor has it");
+                }
+            });
+            let taken = (0..1 << 20).filter(|_| match &mut out {
+                Ok(tensor) => tensor.as_target().is_ok(),
+                Err(batch) => batch.as_target().is_ok(),
+            });
+            let num_taken = taken.count();
+            is_done.store(true, Ordering::Relaxed);
+            num_taken
+        });
+        assert_eq!(num_taken, 0);
+    }
 }
 
 #[test]

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::batch::sample_bounds::SampleBounds;
 use crate::cuda::Completion;
-use crate::plan::{target_of, AsTarget, BatchShape, Role, Target};
+use crate::plan::{check_writable, AsTarget, BatchShape, Role, Target};
 use crate::tensor::{DType, Error, Result, Tensor};
 
 /// One assembled batch. Its tensors share memory with what they are exported to.
@@ -260,15 +262,22 @@ impl AsRef<Tensor> for Batch {
 impl AsTarget for Batch {
     fn as_target(&mut self) -> Result<Target<'_>> {
         // Small batches have their fields in the block of the data.
-        let Fields { lengths, offsets, mask, batch_index, scales, .. } = &self.fields;
-        let fields = [lengths, offsets, mask, batch_index, scales].into_iter().flatten();
-        let num_shared =
-            fields.filter(|field| Arc::ptr_eq(field.owner(), self.data.owner())).count();
-        let Some(scales) = &mut self.fields.scales else {
-            return target_of(&mut self.data, 1 + num_shared);
-        };
-        let is_one = Arc::ptr_eq(scales.owner(), self.data.owner());
-        let scales = target_of(scales, if is_one { 1 + num_shared } else { 1 })?;
-        Ok(target_of(&mut self.data, 1 + num_shared)?.with_scales(scales))
+        let Batch { data, fields } = self;
+        let Fields { lengths, offsets, mask, batch_index, scales, .. } = &mut *fields;
+        let has_scales = scales.is_some();
+        let parts = [scales, lengths, offsets, mask, batch_index].into_iter().flatten();
+        let mut tensors: SmallVec<[&mut Tensor; 6]> = smallvec::smallvec![&mut *data];
+        tensors.extend(parts.map(|part| &mut **part));
+        check_writable(&mut tensors)?;
+        if has_scales {
+            tensors.swap(0, 1);
+            check_writable(&mut tensors)?;
+        }
+        drop(tensors);
+        let target = Target::over(data);
+        Ok(match &mut fields.scales {
+            Some(scales) => target.with_scales(Target::over(scales)),
+            None => target,
+        })
     }
 }

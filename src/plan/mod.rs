@@ -44,5 +44,5 @@ pub(crate) use policy::{is_shared, POLICY, SHARED_ALIGN};
 pub(crate) use role::Role;
 pub(crate) use route::{is_mapping_stale, set_mapping_stale, Route, Staged, StagedBlock, Upload};
 pub(crate) use scaling::{rows_too_long, Groups, Scaling, DEVICE_COUNT};
-pub(crate) use target::{check_disjoint, check_target, target_of, BoolSlices, InUse};
+pub(crate) use target::{check_disjoint, check_target, check_writable, BoolSlices, InUse};
 pub use target::{AsTarget, Leaf, Target};

@@ -112,6 +112,13 @@ impl<'t> Target<'t> {
         Target::at(data, dtype, device, layout)
     }
 
+    /// The memory of a tensor that [`check_writable`] finds no fault with.
+    pub(crate) fn over(tensor: &'t mut Tensor) -> Target<'t> {
+        let (data, layout) = (tensor.data_ptr(), tensor.layout().clone());
+        let target = Target::at(data, tensor.dtype(), tensor.device(), layout);
+        target.owned_by(tensor.owner())
+    }
+
     /// Names the owner of the memory, which the target keeps if the memory is on a CUDA device,
     /// else not. If windrow allocated that memory, the work runs after all work on streams to which
     /// the memory was handed ([`Tensor::ready_on`]), and the memory is reused or freed only after
@@ -205,27 +212,23 @@ impl<D: AsTarget, S: AsTarget> AsTarget for (D, S) {
 
 impl AsTarget for Tensor {
     fn as_target(&mut self) -> Result<Target<'_>> {
-        target_of(self, 1)
+        check_writable(&mut [&mut *self])?;
+        Ok(Target::over(self))
     }
 }
 
-/// A tensor's memory as a target. `num_refs`: references to its owner that the caller has exclusively, the tensor's included.
-///
-/// # Errors
-/// [`Error::Layout`] if the memory is read-only or there are other references.
-pub(crate) fn target_of(tensor: &mut Tensor, num_refs: usize) -> Result<Target<'_>> {
+/// Checks that the first tensor, which there is, is writable memory that nothing holds but these tensors; else [`Error::Layout`].
+pub(crate) fn check_writable(tensors: &mut [&mut Tensor]) -> Result<()> {
     let refuse = |expected: &str, got: &str| {
         Err(Mismatch::new(None, expected, got).into_error(Error::Layout))
     };
-    if tensor.is_read_only() {
+    if tensors[0].is_read_only() {
         return refuse("writable memory", "read-only memory");
     }
-    if Arc::strong_count(tensor.owner()) + Arc::weak_count(tensor.owner()) != num_refs {
-        return refuse("memory that nothing else holds", "shared memory");
+    match Tensor::is_first_unshared(tensors) {
+        true => Ok(()),
+        false => refuse("memory that nothing else holds", "shared memory"),
     }
-    let (data, dtype, device) = (tensor.data_ptr(), tensor.dtype(), tensor.device());
-    let target = Target::at(data, dtype, device, tensor.layout().clone());
-    Ok(target.owned_by(tensor.owner()))
 }
 
 /// Checks that an output, and its memory for scales, fits a batch of this shape and is disjoint from all samples; not from each

@@ -4,6 +4,8 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::tensor::device::Device;
 use crate::tensor::dims::{Dims, Tuple};
 use crate::tensor::dtype::{DType, Element};
@@ -151,6 +153,18 @@ impl Tensor {
     /// The owner that keeps the memory alive.
     pub fn owner(&self) -> &Owner {
         &self.owner
+    }
+
+    /// Whether nothing holds the memory of the first tensor but these tensors. The others of its owner have another one during
+    /// the call: `Arc` counts references and weak ones in one step only where there is a single reference.
+    pub(crate) fn is_first_unshared(tensors: &mut [&mut Tensor]) -> bool {
+        let Some((first, others)) = tensors.split_first_mut() else { return true };
+        let others = others.iter_mut().filter(|other| Arc::ptr_eq(&other.owner, &first.owner));
+        let mut others: SmallVec<[&mut &mut Tensor; 5]> = others.collect();
+        others.iter_mut().for_each(|other| other.owner = Arc::new(()));
+        let is_unshared = Arc::get_mut(&mut first.owner).is_some();
+        others.iter_mut().for_each(|other| other.owner = Arc::clone(&first.owner));
+        is_unshared
     }
 
     /// The elements in row-major order.
