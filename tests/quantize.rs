@@ -14,8 +14,8 @@ use windrow::collate::Granularity;
 use windrow::engine::CopyOptions;
 use windrow::plan::Target;
 use windrow::{
-    Batch, Collate, DType, Dequantize, Device, Engine, Error, Pad, Quantize, Ragged, SampleList,
-    SampleView, Side, Tensor,
+    Batch, Collate, DType, Dequantize, Device, Engine, Error, Layout, Pad, Quantize, Ragged,
+    SampleList, SampleView, Side, Tensor,
 };
 
 fn bytes(tensor: &Tensor) -> Vec<u8> {
@@ -363,6 +363,32 @@ fn refusals() {
     );
     let error = Engine::host().assemble_into(&codes, &Collate::stack(), &mut out).unwrap_err();
     assert_eq!(error.to_string(), "out has memory for scales, which only a Quantize gives");
+}
+
+#[test]
+fn scales_beyond_64_bits() {
+    let one = |shape: &[i64]| {
+        let e8m0 = DType::F8E8M0FNU;
+        let scale = Tensor::from_vec(vec![127u8], &[1]).unwrap().part(0, e8m0, &[1]).unwrap();
+        scale.view(0, Layout::try_new(e8m0, shape, Some(&vec![0; shape.len()])).unwrap())
+    };
+    let many = [1 << 31, 1 << 30];
+    let side = |extent| [Some(extent), Some(extent), None];
+    let pad = |extent| Collate::pad(Pad::new().sizes(side(extent)));
+    let empty = [many[0], many[1], 0];
+    for (shape, count, scales, collate) in [
+        (&[many[0], many[1], 1], 8, &many, Collate::stack()),
+        (&empty, 8, &many, Collate::stack()),
+        (&empty, 8, &many, Collate::concat(0)),
+        (&[1, 1, 1], 1, &[1, 1], pad(1 << 40)),
+        (&[1, 1, 0], 1, &[1, 1], pad(1 << 40)),
+        (&[1, 1, 1], 1, &[1, 1], pad((1 << 32) + 1)),
+    ] {
+        let sample = SampleView::with_strides(&[7i8], shape, &[0; 3]).unwrap();
+        let dequantize = Dequantize::new(vec![one(scales).unwrap(); count]);
+        let error = refused(&vec![sample; count], &collate.cast(DType::F32).transform(dequantize));
+        assert!(matches!(error, Error::TooLarge(_)), "{shape:?}: {error}");
+    }
 }
 
 /// Pairs of any shapes and dtypes, each scale at a place of its own, against the naive executor and against stacks of one.

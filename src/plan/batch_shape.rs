@@ -181,6 +181,8 @@ impl BatchShape {
         }
         batch_shape.place(used, &collate.form)?;
         if let Some(rescale) = &collate.rescale {
+            // A batch that is too large is refused before its scales are read.
+            batch_shape.set_bytes()?;
             let extents = BatchExtents {
                 placement: &batch_shape.placement,
                 shape: &batch_shape.shape,

@@ -23,8 +23,8 @@ use crate::collate::{e8m0_value, Dequantize, Granularity, Quantize, Rescale, Sca
 use crate::plan::checks::UsedMetas;
 use crate::plan::placement::Placement;
 use crate::tensor::{
-    bytes_of, try_vec, DType, Device, Dims, Error, ErrorValue, Hint, Layout, Mismatch, Result,
-    Tensor,
+    bytes_of, checked_bytes, checked_numel, try_vec, DType, Device, Dims, Error, ErrorValue, Hint,
+    Layout, Mismatch, Result, Tensor,
 };
 
 /// Elements of a row, and scales of a launch, that a device counts are fewer.
@@ -101,8 +101,8 @@ impl Scaling {
     /// call.
     ///
     /// # Errors
-    /// [`Error::Argument`] for blocks along a last dim that is joined or padded; the errors of
-    /// given scales (`given_scales`).
+    /// [`Error::Argument`] for blocks along a last dim that is joined or padded; [`Error::TooLarge`] for given scales of more than
+    /// 63 bits of bytes, and the errors of `given_scales`.
     pub(super) fn new(
         used: &UsedMetas<'_>,
         rescale: &Rescale,
@@ -131,6 +131,7 @@ impl Scaling {
             groups = Groups::Sample;
         }
         let mut scaling = scaling(groups);
+        checked_bytes(DType::F32, &scaling.shape)?;
         scaling.given = Some(given_scales(used, &dequantize.scales, &scaling, shape)?);
         Ok(Some(Box::new(scaling)))
     }
@@ -330,8 +331,9 @@ pub(super) fn check_given(scales: &Tensor, index: Option<usize>) -> Result<()> {
     Ok(())
 }
 
-/// Reads given scales as float32 in the order of the batch's groups, with 1 for padding; the errors of
-/// [`check_given`], [`Error::Shape`], [`Error::Argument`] for another number of tensors than samples, [`Error::OutOfMemory`].
+/// Reads given scales, whose bytes were found to fit in 63 bits, as float32 in the order of the batch's groups, with 1 for
+/// padding; the errors of [`check_given`], [`Error::Shape`], [`Error::Argument`] for another number of tensors than samples,
+/// [`Error::OutOfMemory`].
 fn given_scales(
     used: &UsedMetas<'_>,
     scales: &Scales,
@@ -449,7 +451,7 @@ fn place_scales(
     [extents, lead, extents_in_batch]: [&[i64]; 3],
     table: &mut Vec<f32>,
 ) -> Result<()> {
-    let count: i64 = extents_in_batch.iter().product();
+    let count = checked_numel(extents_in_batch).unwrap_or(0);
     let out_of_memory = |_| Error::OutOfMemory { bytes: 4 * count as u64 };
     table.try_reserve(count as usize).map_err(out_of_memory)?;
     for index in 0..count {
