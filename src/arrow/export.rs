@@ -7,7 +7,7 @@ use std::ptr;
 
 use super::ffi::{ArrowArray, ArrowSchema};
 use super::field::FORMATS;
-use crate::batch::Batch;
+use crate::batch::{Batch, SampleBounds};
 use crate::tensor::{DType, Error, Hint, Mismatch, Result, Tensor};
 
 /// The private data of an exported struct: it owns all that the struct points to, its children too.
@@ -33,15 +33,16 @@ impl<T> Drop for Private<T> {
 
 impl Batch {
     /// The samples as an Arrow array that shares the memory of the batch and keeps it alive. A ragged batch becomes lists
-    /// (`large_list`, or `list` if its offsets are int32), any other batch the rows of its data; further dims become
-    /// fixed-size lists.
+    /// (`large_list`, or `list` if its offsets are int32), whose offsets are copied; any other batch the rows of its data; further
+    /// dims become fixed-size lists.
     ///
     /// Waits until the batch has been written.
     ///
     /// # Errors
     /// [`Error::DType`] for bools, which Arrow packs into bits, and for dtypes that it does not have; [`Error::Device`] for
-    /// memory that is not the host's; [`Error::Layout`] for data with gaps; [`Error::Argument`] for data without dims; as
-    /// [`Batch::check`].
+    /// memory that is not the host's; [`Error::Layout`] for data with gaps; [`Error::Argument`] for data without dims, and for
+    /// lists of samples that are not joined along dim 0; [`Error::TooLarge`] for lists beyond
+    /// their int32 offsets; as [`Batch::check`].
     pub fn to_arrow(&self) -> Result<(ArrowSchema, ArrowArray)> {
         let data = self.data();
         let format = format_of(data.dtype())?;
@@ -73,12 +74,27 @@ impl Batch {
             array = array_of(len, vec![None], vec![array]);
         }
         if let (Some(offsets), Some(_)) = (self.offsets(), self.max_length()) {
-            let format = if offsets.dtype() == DType::I32 { "+l" } else { "+L" };
+            let (format, offsets) = list_offsets(self.fields().bounds(), offsets.dtype())?;
             schema = schema_of(format, vec![schema]);
-            array = array_of(self.len() as i64, vec![None, Some(offsets)], vec![array]);
+            array = array_of(self.len() as i64, vec![None, Some(&offsets)], vec![array]);
         }
         Ok((schema, array))
     }
+}
+
+/// The Arrow format of lists that are the samples of a batch, and a copy of their offsets, since the batch's own tensor may hold
+/// any numbers; [`Error::Argument`] for samples that are not joined along dim 0, [`Error::TooLarge`] for offsets beyond int32 if
+/// that is `dtype`.
+fn list_offsets(bounds: &SampleBounds, dtype: DType) -> Result<(&'static str, Tensor)> {
+    let offsets = bounds.row_offsets().ok_or_else(|| {
+        Error::argument("lists of samples that are not joined along dim 0".to_owned())
+    })?;
+    let (numbers, shape) = (offsets.as_slice(), [offsets.num_samples() as i64 + 1]);
+    if dtype != DType::I32 {
+        return Ok(("+L", Tensor::from_vec(numbers.to_vec(), &shape)?));
+    }
+    offsets.check_i32()?;
+    Ok(("+l", Tensor::from_vec(numbers.iter().map(|&n| n as i32).collect(), &shape)?))
 }
 
 /// The Arrow format string of a dtype; [`Error::DType`] for bool and for dtypes that Arrow does not have.

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use super::field::integers_in;
 use super::*;
-use crate::{Collate, Engine, Error, Ragged, Result};
+use crate::batch::{Fields, SampleBounds};
+use crate::tensor::Offsets;
+use crate::{Batch, Collate, DType, Engine, Error, Ragged, Result, Tensor};
 
 /// Owns what a struct points to, and counts its release.
 struct Exported<T> {
@@ -203,6 +205,35 @@ fn structs_are_released_once() {
     assert!(read(&schema("+w:2", "", vec![schema("i", "", vec![])]), &[&parent]).is_err());
     drop(parent);
     assert_eq!(released.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn offsets_of_an_exported_batch() {
+    let of = |dtype: DType, bytes: &[u8]| {
+        let count = (bytes.len() / dtype.size()) as i64;
+        Tensor::from_vec(bytes.to_vec(), &[bytes.len() as i64])?.part(0, dtype, &[count])
+    };
+    let exported = |shape: &[i64], offsets: Result<Tensor>| {
+        let bounds = SampleBounds::joined(shape.len() - 1, Offsets::from_lengths([1, 2])?);
+        let mut fields = Fields::with_bounds(2, bounds);
+        (fields.offsets, fields.max_length) = (Some(Box::new(offsets?)), Some(2));
+        Batch::try_new(Tensor::from_vec(vec![7i32, 8, 9], shape)?, fields)?.to_arrow()
+    };
+    // The offsets are too few, of another dtype, or of other samples.
+    for (dtype, bytes) in [
+        (DType::I64, vec![0; 8]),
+        (DType::F32, vec![0; 12]),
+        (DType::I32, [0i32, 1, 5].map(i32::to_ne_bytes).concat()),
+    ] {
+        let (schema, array) = exported(&[3], of(dtype, &bytes)).unwrap();
+        let column = read(&schema, &[&array]).unwrap().into_columns().remove(0);
+        let ColumnRows::Samples { list, .. } = column.rows else { panic!("no samples") };
+        let batch = Engine::host().assemble(&list, &Collate::ragged(Ragged::new())).unwrap();
+        assert_eq!(batch.offsets().unwrap().as_slice::<i64>().unwrap(), [0, 1, 3]);
+        assert_eq!(batch.data().as_slice::<i32>().unwrap(), [7, 8, 9]);
+    }
+    let error = exported(&[1, 3], of(DType::I64, &[0; 24])).map(|_| ()).unwrap_err();
+    assert!(matches!(error, Error::Argument(_)), "{error}");
 }
 
 #[test]

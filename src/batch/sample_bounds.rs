@@ -84,6 +84,14 @@ impl SampleBounds {
         matches!(self.0, Kind::Rows)
     }
 
+    /// Where each sample begins along dim 0, if samples are joined along it.
+    pub(crate) fn row_offsets(&self) -> Option<&Offsets> {
+        match &self.0 {
+            Kind::Joined { dim: 0, offsets } => Some(offsets),
+            _ => None,
+        }
+    }
+
     /// The bounds of the samples in a batch of this shape.
     pub(super) fn new(batch_shape: &BatchShape) -> SampleBounds {
         SampleBounds(match &batch_shape.placement {
