@@ -335,6 +335,15 @@ fn batches_that_do_not_fit_their_data() {
     for parts in [lengths(&[3]), lengths(&[3, 4]), lengths(&[3, -1]), joined(0, &[2, 1])] {
         assert!(matches!(make(2, parts), Err(Error::Argument(_))));
     }
+    for (parts, text) in [
+        (rows(), "rows"),
+        (lengths(&[7; 10]), "10 lengths along 1 padded dims"),
+        (joined(0, &[1; 10_000]), "10000 samples joined along dim 0, 10000 places together"),
+    ] {
+        let error = make(10_000, parts).unwrap_err().to_string();
+        let samples = "10000 samples in data of shape [2, 3] do not fit the bounds";
+        assert_eq!(error, format!("{samples}: {text}"));
+    }
     for parts in [rows(), lengths(&[1; 3]), joined(0, &[2, 0]), joined(2, &[1, 1, 1])] {
         assert!(matches!(make(3, parts), Err(Error::Argument(_))));
     }

@@ -145,7 +145,8 @@ impl Batch {
         if !fields.bounds.fit(fields.num_samples, data.shape()) {
             let text =
                 format!("{} samples in data of shape {:?}", fields.num_samples, data.shape());
-            return Err(Error::argument(format!("{text}: {:?} do not fit", fields.bounds)));
+            let bounds = fields.bounds.summary();
+            return Err(Error::argument(format!("{text} do not fit the bounds: {bounds}")));
         }
         Ok(Batch { data, fields })
     }

@@ -111,7 +111,21 @@ impl SampleBounds {
         })
     }
 
-    /// Whether all parts are in data of this shape, and are as many; joined ones also have to fill
+    /// What an error says of the bounds: no offsets or lengths, which may be many.
+    pub(super) fn summary(&self) -> String {
+        match &self.0 {
+            Kind::Rows => "rows".to_owned(),
+            Kind::Padded { dims, lengths } => {
+                format!("{} lengths along {} padded dims", lengths.len(), dims.len())
+            }
+            Kind::Joined { dim, offsets } => {
+                let (count, total) = (offsets.num_samples(), offsets.total());
+                format!("{count} samples joined along dim {dim}, {total} places together")
+            }
+        }
+    }
+
+    /// Whether all parts are in data of this shape, and are as many; a dim is padded once, and joined parts have to fill
     /// their dim. Of lengths that only a device knows it is taken for granted.
     pub(super) fn fit(&self, num_samples: usize, shape: &[i64]) -> bool {
         let has_rows = shape.first() == Some(&(num_samples as i64));
