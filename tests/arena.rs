@@ -332,7 +332,9 @@ fn batches_that_do_not_fit_their_data() {
         let batch = make(2, fits.clone()).unwrap();
         assert!(batch.sample(0).is_ok() && batch.sample(1).is_ok(), "{fits:?}");
     }
-    for parts in [lengths(&[3]), lengths(&[3, 4]), lengths(&[3, -1]), joined(0, &[2, 1])] {
+    let twice = [(0, Side::Left); 2];
+    let twice = windrow::batch::SampleBounds::padded(twice, [1, 1, 1, 1]);
+    for parts in [lengths(&[3]), lengths(&[3, 4]), lengths(&[3, -1]), joined(0, &[2, 1]), twice] {
         assert!(matches!(make(2, parts), Err(Error::Argument(_))));
     }
     for (parts, text) in [

@@ -130,8 +130,8 @@ impl Batch {
     /// A batch rebuilt from tensors in another place, such as a copy of an arena.
     ///
     /// # Errors
-    /// [`Error::Argument`] if a part would be outside of the data, or if there are not as many as
-    /// samples. The tensors of `fields` are not checked.
+    /// [`Error::Argument`] if a part would be outside of the data, if there are not as many as
+    /// samples, or if a dim is padded twice. The tensors of `fields` are not checked.
     ///
     /// ```
     /// use windrow::batch::{Fields, SampleBounds};

@@ -44,8 +44,8 @@ impl SampleBounds {
     }
 
     /// Sample `i` is in row `i`, within padding. `dims`: the padded dims, by their position in a sample's row, and the side
-    /// that padding is on. `lengths`: the real length of each sample along each of these dims, `[N, k]` row-major; none at all
-    /// if only a device knows them, and [`Batch::sample`](crate::Batch::sample) is then an error.
+    /// that padding is on; each dim once. `lengths`: the real length of each sample along each of these dims, `[N, k]` row-major;
+    /// none at all if only a device knows them, and [`Batch::sample`](crate::Batch::sample) is then an error.
     ///
     /// ```
     /// use windrow::batch::{Fields, SampleBounds};
@@ -138,8 +138,11 @@ impl SampleBounds {
                     && (is_known || lengths.is_empty())
                     && dims.iter().enumerate().all(|(k, &(dim, _))| {
                         let extent = shape[1..].get(dim);
-                        extent
-                            .is_some_and(|extent| rows().all(|row| (0..=*extent).contains(&row[k])))
+                        let is_one_of = |other: &(usize, Side)| other.0 == dim;
+                        !dims[..k].iter().any(is_one_of)
+                            && extent.is_some_and(|extent| {
+                                rows().all(|row| (0..=*extent).contains(&row[k]))
+                            })
                     })
             }
             Kind::Joined { dim, offsets } => {
