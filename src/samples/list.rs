@@ -63,7 +63,7 @@ impl<'a> SampleList<'a> {
     /// The rows of a table along its dim 0, without anything kept for each of them; read-only if the table is.
     ///
     /// # Errors
-    /// [`Error::Shape`] for a tensor without dims.
+    /// [`Error::Shape`] for a tensor without dims; [`Error::TooLarge`] for rows beyond 64 bits, of a table without any.
     ///
     /// ```
     /// use windrow::{Collate, Engine, SampleList, Tensor};

@@ -202,6 +202,9 @@ fn rows_of_a_table_need_no_addresses_until_the_list_grows() {
     list.push_view(&SampleView::from_slice(&other, &[3]).unwrap()).unwrap();
     assert_eq!((list.len(), list.address(4)), (5, other.as_ptr()));
     assert!(SampleList::rows(&table.select(0).unwrap().select(0).unwrap()).is_err());
+    let vast = Tensor::from_vec(Vec::<f64>::new(), &[0, 1 << 61, 2])
+        .map(|none| SampleList::rows(&none).map(|_| ()));
+    assert!(matches!(vast, Ok(Err(Error::TooLarge(_)))), "{vast:?}");
 }
 
 #[test]

@@ -59,6 +59,9 @@ impl<'a> SampleList<'a> {
     /// The address of each sample's first element; for rows of a table the addresses are made by
     /// this call. Samples that only a device knows have that of the first sample of the list they
     /// are from.
+    ///
+    /// # Panics
+    /// If the addresses of a table's rows are more than fit in the address space.
     pub fn data(&self) -> Cow<'_, [*const u8]> {
         match &self.data {
             Addresses::Each(each) => Cow::Borrowed(each),
