@@ -332,7 +332,7 @@ fn check_lengths(lengths: &[i64], max_tokens: i64, padded: impl Fn(i64) -> i64) 
     at_least_one("max_tokens", max_tokens)?;
     for (index, &length) in lengths.iter().enumerate() {
         if length < 0 {
-            return Err(Error::argument(format!("sample {index}: a negative length, {length}")));
+            return Err(Error::argument(format!("a negative length, {length}")).at_index(index));
         }
         let counted = padded(length);
         if counted > max_tokens {
@@ -340,9 +340,10 @@ fn check_lengths(lengths: &[i64], max_tokens: i64, padded: impl Fn(i64) -> i64) 
                 true => String::new(),
                 false => format!(", rounded up to {counted}"),
             };
-            return Err(Error::argument(format!(
-                "sample {index}: a length of {length}{rounded}, more than max_tokens={max_tokens}; cut it into several, truncate or drop it"
-            )));
+            let text = format!(
+                "a length of {length}{rounded}, more than max_tokens={max_tokens}; cut it into several, truncate or drop it"
+            );
+            return Err(Error::argument(text).at_index(index));
         }
     }
     Ok(())

@@ -69,7 +69,13 @@ fn budgets_count_padding() {
     assert_eq!(rows.iter().collect::<Vec<_>>(), [&[1, 4, 2][..], &[0, 3]]);
     assert_eq!(rows.waste(), 1.0 - 18.0 / 28.0);
     let error = token_budget(&[3, 6], 7, 4, None).unwrap_err();
-    assert!(error.to_string().contains("sample 1: a length of 6, rounded up to 8, "), "{error}");
+    assert_eq!(error.sample(), Some(1));
+    assert!(error.to_string().starts_with("sample 1: a length of 6, rounded up to 8, "), "{error}");
+    let error = balance(&[3, 6, -1], 2, None).unwrap_err();
+    assert_eq!(
+        (error.sample(), error.to_string().as_str()),
+        (Some(2), "sample 2: a negative length, -1")
+    );
 }
 
 #[test]

@@ -25,7 +25,8 @@ pub struct RunOptions {
     /// The allocator of page-locked outputs; `None` is the engine's own pool.
     pub pinned: Option<Arc<dyn PinnedMemory>>,
     /// Host memory for the arena of a plan that has one: uint8, row-major, [`Plan::arena_bytes`](crate::Plan::arena_bytes) or
-    /// more, writable and held by nothing else; `None` is the engine's own pool.
+    /// more, writable and held by nothing else; `None` is the engine's own pool. Tensors begin at multiples of 64 bytes from its
+    /// first byte on, so they are aligned if that is.
     pub arena: Option<Tensor>,
     /// The most blocks of a launch, and so the share of the multiprocessors that it has; `None` is as many as there
     /// is work for.

@@ -309,7 +309,11 @@ fn memory_of_the_callers() {
     assert_eq!(engine.stats().pool.misses, 0);
 
     let small = Tensor::from_vec(vec![0u8; bytes - 1], &[bytes as i64 - 1]).unwrap();
-    assert!(matches!(run(small), Err(Error::Layout(_))));
+    let error = run(small).unwrap_err();
+    assert!(
+        matches!(error, Error::Layout(_)) && error.to_string().starts_with("arena: "),
+        "{error}"
+    );
     let words = Tensor::from_vec(vec![0u64; bytes], &[bytes as i64]).unwrap();
     assert!(matches!(run(words), Err(Error::DType(_))));
 }

@@ -448,6 +448,7 @@ impl Engine {
             Device::Cuda(ordinal) => {
                 return self.executor(ordinal)?.memory(dtype, layout, bytes, is_zeroed)
             }
+            Device::Pinned if !crate::HAS_CUDA => return Err(Error::host_only(device)),
             Device::Pinned => self.executor(ordinal)?.pinned(bytes)?.into_tensor(dtype, layout),
             Device::Cpu => self.shared.memory.allocate(bytes)?.into_tensor(dtype, layout),
         };

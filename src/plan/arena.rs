@@ -102,7 +102,8 @@ impl Arena {
             let (expected, got) = (self.device.to_string(), device.to_string());
             return Err(Mismatch::for_subject("arena", expected, got).into_error(Error::Device));
         }
-        given.part(0, DType::U8, self.layout.shape())
+        let part = given.part(0, DType::U8, self.layout.shape());
+        part.map_err(|error| error.about("arena"))
     }
 
     /// Bytes between tensors, and behind the last one.

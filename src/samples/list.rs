@@ -1,6 +1,7 @@
 //! Stage 1. Lists of samples: an address for each, and every distinct layout once.
 
 use std::borrow::Borrow;
+use std::fmt::Display;
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 
@@ -474,7 +475,7 @@ impl<'a> SampleList<'a> {
 
 /// The [`Error::Index`] for an index that is not in a list of `len` samples.
 #[cold]
-pub(super) fn outside(index: i64, len: i64) -> Error {
+pub(super) fn outside(index: impl Display, len: usize) -> Error {
     Error::index(format!("index {index} in a list of {len} samples"))
 }
 

@@ -212,6 +212,18 @@ fn views_stay_inside_their_slice() {
     let data = [1i32, 2, 3, 4, 5, 6];
     assert!(SampleView::from_slice(&data, &[7]).is_err());
     assert!(SampleView::with_strides(&data, &[3, 2], &[2, 2]).is_err());
+    for shape in [&[-3][..], &[1; 65], &[i64::MAX, 2]] {
+        for view in [
+            SampleView::from_slice(&data, shape),
+            SampleView::with_strides(&data, shape, &vec![0; shape.len()]),
+        ] {
+            let error = view.unwrap_err();
+            assert_eq!(error.sample(), Some(0), "{error}");
+        }
+    }
+    let mut list = SampleList::from_iter([SampleView::from(&data[..])]);
+    let error = list.replace(usize::MAX, &list.clone(), 0).unwrap_err();
+    assert_eq!(error.to_string(), format!("index {} in a list of 1 samples", usize::MAX));
     let far = SampleView::with_strides(&[0u8], &[2, 2], &[i64::MIN + 1, i64::MAX - 1]);
     assert!(matches!(far, Err(Error::Layout(_))), "a span of more than 63 bits");
     let reversed = SampleView::with_strides(&data, &[6], &[-1]).unwrap();

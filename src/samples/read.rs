@@ -377,7 +377,7 @@ impl<'a> SampleList<'a> {
 fn position_of(index: i64, len: usize) -> Result<usize> {
     match place_of(index, len) {
         place if place < len => Ok(place),
-        _ => Err(outside(index, len as i64)),
+        _ => Err(outside(index, len)),
     }
 }
 

@@ -72,7 +72,7 @@ impl<'a> SampleList<'a> {
         let len = self.len();
         for (index, len) in [(index, len), (from, other.len())] {
             if index >= len {
-                return Err(outside(index as i64, len as i64));
+                return Err(outside(index, len));
             }
         }
         let (meta, data) = (other.meta(from), other.address(from));

@@ -41,7 +41,7 @@ impl<'a> SampleView<'a> {
         if shape == [data.len() as i64] {
             return Ok(SampleView::from(data));
         }
-        let layout = Layout::compact(T::DTYPE, shape)?;
+        let layout = Layout::compact(T::DTYPE, shape).map_err(|error| error.at_index(0))?;
         if layout.numel() as usize != data.len() {
             let got = format!("a slice of {} elements", data.len());
             let mismatch = Mismatch::new(Some(0), shape, got);
@@ -55,7 +55,7 @@ impl<'a> SampleView<'a> {
     ///
     /// # Errors
     /// [`Error::Layout`] if the strides lead out of the slice; [`Error::Argument`] or
-    /// [`Error::TooLarge`] for an impossible layout.
+    /// [`Error::TooLarge`] for an impossible layout. An error names sample 0, as of [`SampleView::from_slice`].
     ///
     /// ```
     /// let column = windrow::SampleView::with_strides(&[1u8, 2, 3, 4, 5], &[3], &[2])?;
@@ -67,7 +67,8 @@ impl<'a> SampleView<'a> {
         shape: &[i64],
         strides: &[i64],
     ) -> Result<SampleView<'a>> {
-        let layout = Layout::try_new(T::DTYPE, shape, Some(strides))?;
+        let layout = Layout::try_new(T::DTYPE, shape, Some(strides));
+        let layout = layout.map_err(|error| error.at_index(0))?;
         let span = layout.byte_span(T::DTYPE);
         let span_bytes = span.end.abs_diff(span.start);
         if span_bytes > size_of_val(data) as u64 {
