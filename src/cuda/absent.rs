@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::marker::PhantomData;
+use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -86,6 +87,7 @@ pub(crate) struct DeviceBlock(Infallible);
 #[derive(Debug)]
 pub(crate) struct ListTable {
     pub block: Option<Arc<DeviceBlock>>,
+    pub is_in_graph: AtomicBool,
     never: Infallible,
 }
 
