@@ -293,6 +293,15 @@ fn a_column_of_a_table_as_output_of_a_small_batch() {
     assert_eq!(table, [1, 2, 0, 0, 0, 3, 4, 0, 0, 0]);
 }
 
+/// Its bytes may be written to by another dtype, so that it may have bools that are none.
+#[test]
+fn the_vector_of_a_tensor_is_not_given_back() {
+    let tensor = Tensor::from_vec(vec![true, false], &[2]).unwrap();
+    assert!(tensor.owner().downcast_ref::<Vec<bool>>().is_none());
+    drop(tensor.as_bits());
+    assert!(std::sync::Arc::clone(tensor.owner()).downcast::<Vec<bool>>().is_err());
+}
+
 /// A part of bytes as bools, whose bytes need not be 0 or 1, into slices of `bool`, whose have to be.
 #[test]
 fn slices_of_bools() {

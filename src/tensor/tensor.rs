@@ -52,6 +52,10 @@ fn refused(
     Mismatch::for_subject("tensor", expected, got).into_error(kind)
 }
 
+/// The owner of a vector's elements, which nobody gets back: a tensor of the same bytes may have written values that `T` has not,
+/// such as a bool of 2.
+struct Elements<T>(#[expect(dead_code)] Vec<T>);
+
 impl Tensor {
     /// Wraps memory without checking it.
     ///
@@ -105,7 +109,14 @@ impl Tensor {
         // SAFETY: moving a `Vec` does not move its elements; the layout was just counted.
         #[allow(unsafe_code)]
         Ok(unsafe {
-            Tensor::new_unchecked(Arc::new(elements), data, T::DTYPE, Device::Cpu, layout, false)
+            Tensor::new_unchecked(
+                Arc::new(Elements(elements)),
+                data,
+                T::DTYPE,
+                Device::Cpu,
+                layout,
+                false,
+            )
         })
     }
 
