@@ -18,7 +18,7 @@ use crate::ground::batch::tensor_in;
 use crate::ground::errors::{at, class_of, located, quoted, to_caller, to_py_err, Spec};
 use crate::ground::reserve::try_vec;
 use crate::import::importer::Reading;
-use crate::import::routes::{is_torch, keeps_gradients};
+use crate::import::routes::is_torch;
 use crate::import::storages::lent;
 use crate::import::tensor::tensor_of;
 use crate::ownership::holder::{held_by, producers_of, HeldObjects, Holder};
@@ -250,9 +250,9 @@ pub(crate) fn job_error<'j>(
     to_caller(py, error, jobs.into_iter().find(is_its).map(spec))
 }
 
-/// The memory of `out=`, made ready by its library for work on `stream`. LayoutError for read-only or moved memory and for a
-/// tensor that requires grad, RuntimeError for an inference tensor outside of inference mode. A tensor of ours that shares
-/// memory with a lazy clone of torch's owns its memory afterwards.
+/// The memory of `out=`, made ready by its library for work on `stream`. LayoutError for read-only or moved memory, RuntimeError
+/// for an inference tensor outside of inference mode. A tensor of ours that shares memory with a lazy clone of torch's owns its
+/// memory afterwards.
 pub(super) fn output_of(
     out: &Bound<'_, PyAny>,
     path: &str,
@@ -268,19 +268,13 @@ pub(super) fn output_of(
         // The tensor's memory may have come to be shared with a lazy clone since it was made.
         lent(out.py(), &tensor)?;
     }
-    refuse_recorded(out.py(), &tensor, path)?;
+    refuse_inference(out.py(), &tensor, path)?;
     Ok(tensor)
 }
 
-/// LayoutError for a torch tensor that has a part in gradients now, though it may have had none when it was imported; RuntimeError
-/// for one that was made in inference mode while that mode is off, as of torch's own `out=`.
-fn refuse_recorded(py: Python<'_>, tensor: &Tensor, path: &str) -> PyResult<()> {
+/// RuntimeError for a torch tensor that was made in inference mode while that mode is off, as of torch's own `out=`.
+fn refuse_inference(py: Python<'_>, tensor: &Tensor, path: &str) -> PyResult<()> {
     match torch_of(py, tensor)? {
-        Some(out) if keeps_gradients(out.bind(py))? => {
-            let [expected, got] = WITH_GRADIENTS;
-            let mismatch = Mismatch::new(None, expected, got);
-            Err(to_py_err(py, &Error::Layout(Box::new(mismatch)).at_path(path)))
-        }
         Some(out) if is_frozen(out.bind(py))? => {
             let text = format!("out{}: {FROZEN}", at(path));
             Err(located(py, PyRuntimeError::new_err(text), None, path))
@@ -288,12 +282,6 @@ fn refuse_recorded(py: Python<'_>, tensor: &Tensor, path: &str) -> PyResult<()> 
         _ => Ok(()),
     }
 }
-
-/// What was expected and given, if a tensor has a part in gradients.
-pub(crate) const WITH_GRADIENTS: [&str; 2] = [
-    "a tensor that does not require grad",
-    "one that requires grad; detach() it, or call within torch.no_grad()",
-];
 
 pub(crate) const FROZEN: &str =
     "expected a tensor that may be written to here, got an inference tensor outside of inference mode; clone() it";

@@ -28,7 +28,7 @@ use pyo3::types::{PyList, PyTuple};
 use windrow::error::{Mismatch, MoveSide};
 use windrow::{Error, Stream};
 
-use crate::collate::job::{is_frozen, torch_of_object, torch_of_owner, FROZEN, WITH_GRADIENTS};
+use crate::collate::job::{is_frozen, torch_of_object, torch_of_owner, FROZEN};
 use crate::ground::batch::tensor_in;
 use crate::ground::errors::{at, at_pair, to_py_err};
 use crate::ground::iterables::{is_text, tuple_items};
@@ -377,7 +377,8 @@ impl SideReader {
         if !keeps_gradients(tensor.bind(py))? {
             return self.unless_frozen(py, tensor, index, path);
         }
-        let [expected, got] = WITH_GRADIENTS;
+        let expected = "a tensor that does not require grad";
+        let got = "one that requires grad; detach() it, or call within torch.no_grad()";
         let found = match index {
             Some(index) => Mismatch::new(Some(index), expected, got),
             None => Mismatch::for_subject(self.argument(), expected, got),

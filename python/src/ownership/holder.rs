@@ -167,7 +167,7 @@ impl Holder {
 pub(crate) struct Reference {
     /// The object that keeps memory of the host; `None` where `shared` does.
     pub object: Option<Py<PyAny>>,
-    /// The storage of a torch tensor, which can exchange it for another; of samples that `object` keeps, the first one's tensor.
+    /// The storage of a torch tensor, which can exchange it for another.
     pub storage: Option<Py<PyAny>>,
     /// The owners that all samples of a list share, of a sample or a view of one.
     pub shared: Option<Arc<Vec<Owner>>>,

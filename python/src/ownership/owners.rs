@@ -140,7 +140,7 @@ impl Owners {
         watches: StorageWatches,
     ) -> Reference {
         let (object, shared) = (self.objects.entry(py, index), Some(Arc::clone(&self.shared)));
-        Reference { object, storage: self.tensors.entry(py, index), shared, watches }
+        Reference { object, storage: None, shared, watches }
     }
 
     /// The owner of a tensor over all samples. It waits for what `producers` gives, which is called
@@ -174,8 +174,7 @@ impl Owners {
                 }
             };
             let shared = Some(Arc::clone(&self.shared));
-            let storage = self.tensors.entry(py, 0);
-            Ok(Reference { object: Some(object), storage, shared, watches })
+            Ok(Reference { object: Some(object), storage: None, shared, watches })
         });
         made.map_err(|_| Error::OutOfMemory { bytes: size_of_val(each) as u64 })
     }
