@@ -139,6 +139,24 @@ def test_a_batch_may_go_before_its_consumer_is_done(streams):
     assert_same(read(), WANT)
 
 
+@pytest.mark.parametrize("other", ["a call", "the array interface"])
+def test_memory_that_others_used_too_waits_for_the_stream_of_its_call(other, streams):
+    stream, samples = streams.stream(), [Cai(streams, row) for row in ROWS]
+    batches = [wr.stack(samples, stream=stream) for _ in range(8)]
+    streams.cuStreamSynchronize(stream)
+    with streams.paused(stream):
+        reads = [later(streams, batch, stream) for batch in batches]
+        for read, batch in zip(reads, batches):
+            del read.capsule
+            _ = wr.stack([batch.data], device="cuda").check() if other == "a call" else batch.__cuda_array_interface__
+        del batch
+        batches.clear()
+        others = [wr.stack([np.full_like(row, 9) for row in ROWS], device="cuda") for _ in range(8)]
+    for read in reads:
+        assert_same(read(), WANT)
+    del others
+
+
 @pytest.mark.parametrize("then", ["other batches", "the end of the engine", "an empty cache"])
 def test_memory_waits_for_consumers_on_the_stream_of_its_call(then, streams):
     stream, engine = streams.stream(), wr.Engine(device="cuda")

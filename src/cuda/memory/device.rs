@@ -127,8 +127,8 @@ impl DeviceMemory {
         }))
     }
 
-    /// Allocates uninitialised memory for work on `stream`. No bytes get the address 0. Without free memory, or if too many freed blocks wait for their streams, unused memory is returned first, for which
-    /// the host may wait.
+    /// Allocates uninitialised memory for work on `stream`. No bytes get the address 0. Without free memory, or if too many freed
+    /// blocks wait for their streams, unused memory is returned first, for which the host may wait.
     pub fn allocate(
         self: &Arc<Self>,
         current: &Current<'_>,
@@ -142,10 +142,10 @@ impl DeviceMemory {
             let size = bytes.checked_next_multiple_of(SIZE_ALIGN);
             let size = size.and_then(|size| usize::try_from(size).ok());
             let size = size.ok_or(Error::OutOfMemory { bytes })?;
+            self.note_named(current, stream, home)?;
             if self.has_too_much_handed_out() {
                 self.end_all(current)?;
             }
-            self.note_named(current, stream, home)?;
             match self.unpark(stream, home, size as u64)? {
                 Some(address) => address,
                 None => self.fresh(current, stream, size)?,
@@ -274,15 +274,17 @@ impl DeviceMemory {
     /// the stream is ours or a default stream of this thread, for the caller to give back. `None`, and handed out, if it is another's.
     fn leave_home(&self, current: &Current<'_>, mut one: Parked) -> Option<Parked> {
         let home = one.home;
-        let exists = home.handle == self.own.handle() || home.handle <= PER_THREAD;
-        if exists
-            && !home.is_of_another_thread()
-            && self.end_behind(current, home, &mut one).is_ok()
-        {
+        if self.exists(home) && matches!(self.end_behind(current, home, &mut one), Ok(true)) {
             return Some(one);
         }
         self.hand_out(one);
         None
+    }
+
+    /// Whether a stream is ours, or a default stream that this thread can name.
+    fn exists(&self, stream: StreamKey) -> bool {
+        let is_known = stream.handle == self.own.handle() || stream.handle <= PER_THREAD;
+        is_known && !stream.is_of_another_thread()
     }
 
     /// All parked blocks that could be taken from their home streams; the others are handed out.
@@ -301,18 +303,19 @@ impl DeviceMemory {
         handed_out.len() > POLICY.max_parked || count > POLICY.min_idle && is_much
     }
 
-    /// Makes the release of memory wait for the work on a stream that still exists; for none while the stream is captured.
-    fn end_behind(&self, current: &Current<'_>, user: StreamKey, end: &mut Parked) -> Result<()> {
+    /// Makes the release of memory wait for the work on a stream that still exists; false, and for none, while the stream is captured.
+    fn end_behind(&self, current: &Current<'_>, user: StreamKey, end: &mut Parked) -> Result<bool> {
         debug_assert!(user != ANY_STREAM);
         // SAFETY: as for `hand_to`, and not borrowed.
         let stream = unsafe { current.foreign_stream(user.handle) }?;
         // The graph's owner orders its later launches.
-        if !stream.is_capturing()? {
-            let event = Arc::new(self.events.take(current)?);
-            stream.record(&event)?;
-            end.events.push((user, event));
+        if stream.is_capturing()? {
+            return Ok(false);
         }
-        Ok(())
+        let event = Arc::new(self.events.take(current)?);
+        stream.record(&event)?;
+        end.events.push((user, event));
+        Ok(true)
     }
 
     /// Frees blocks that were handed to streams that have not been named since. Waits for the
@@ -569,13 +572,21 @@ impl Drop for DeviceBlock {
         // A driver that is torn down takes nothing back; after a failure of the device the memory is gone with the
         // context.
         let Ok(current) = self.memory.context.enter() else { return };
-        let (unnamed, named): (Vec<_>, Vec<_>) =
+        // Consumers on the stream of the call need no name.
+        match self.memory.exists(self.home) {
+            true => users.streams.push(self.home),
+            false => users.borrowed.push(self.home),
+        }
+        let (mut unnamed, named): (Vec<_>, Vec<_>) =
             users.streams.into_iter().partition(|user| user.is_of_another_thread());
         for user in named {
-            let is_told = self.memory.end_behind(&current, user, &mut end).is_ok();
-            // No event can be recorded any more: all work has to end first. If that fails too, the memory is lost.
-            if !is_told && current.synchronize().is_err() {
-                return;
+            match self.memory.end_behind(&current, user, &mut end) {
+                Ok(true) => {}
+                // What was on it before its capture has no event.
+                Ok(false) => unnamed.push(user),
+                // No event can be recorded any more: all work has to end first. If that fails too, the memory is lost.
+                Err(_) if current.synchronize().is_err() => return,
+                Err(_) => {}
             }
         }
         // Streams that their owner may have destroyed, and those that have no name on this thread.
