@@ -260,21 +260,25 @@ def test_indices_on_the_host_cost_no_more_than_before(driver):
     assert wr.stats()["bytes_to_device"] - before["bytes_to_device"] <= 20_000 * 4 + 1024
 
 
-@pytest.mark.parametrize("change", ["append", "replace", "replace twice", "move"])
+@pytest.mark.parametrize("change", ["append", "replace", "replace twice", "move", "replace before"])
 def test_a_graph_selects_from_what_the_list_had(change, streams):
     stream, rows = streams.stream(), [row.copy() for row in ROWS]
     samples = listed(streams, rows)
     indices, out = Cai(streams, np.array([4, 1, 1, 0, 3, -1])), Cai(streams, np.zeros((6, 4, 6), "float32"))
     want = np.stack([rows[i] for i in indices.array])
 
+    taken = samples.take(indices)
+
     def call():
-        taken = samples.take(indices)
         wr.copy_many(out, taken, stream=stream) if change == "move" else wr.stack(taken, out=out, stream=stream)
 
     call()
     streams.cuStreamSynchronize(stream)
+    if change == "replace before":
+        samples[1] = Cai(streams, np.full((4, 6), 6, "float32"))
     with streams.captured(stream) as graph:
         call()
+    del taken
     for value in (7, 8) if change == "replace twice" else (7,):
         other = Cai(streams, np.full((4, 6), value, "float32"))
         if change == "append":

@@ -181,8 +181,8 @@ never_called! {
         /// # Errors
         /// None.
         fn wait() -> Result<()>;
-        /// Whether both are the end of one call.
-        fn is_same(&End) -> bool;
+        /// A number that the ends of one call have.
+        fn id() -> usize;
     }
 }
 

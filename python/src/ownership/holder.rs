@@ -319,11 +319,8 @@ fn producers_of_owner(owner: &Owner) -> Option<Producers> {
 pub(super) fn producers_of_objects<'o>(objects: impl Iterator<Item = &'o Py<PyAny>>) -> Producers {
     let mut producers = Producers::default();
     Python::attach(|py| {
-        for object in objects {
-            if let Ok(holder) = object.bind(py).cast_exact::<Holder>() {
-                producers.merge(&holder.get().producers);
-            }
-        }
+        let holders = objects.filter_map(|object| object.bind(py).cast_exact::<Holder>().ok());
+        producers.merge_all(holders.map(|holder| &holder.get().producers));
     });
     producers
 }

@@ -1,6 +1,7 @@
 //! Streams and batches that work on device memory has to wait for. They are kept with whatever keeps that memory
 //! alive, because samples may be read, and tensors handed on, long after they were imported.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use windrow::bindings::End;
@@ -48,23 +49,22 @@ impl Producers {
 
     /// Adds the work of `other`; its `current`, `torch` and `made_beside` count only where this has none.
     pub fn merge(&mut self, other: &Producers) {
-        self.current = self.current.or(other.current);
-        self.torch = self.torch.or(other.torch);
-        self.made_beside = self.made_beside.or(other.made_beside);
-        for &stream in &other.streams {
-            self.add(stream);
-        }
-        for end in &other.ends {
-            if !self.ends.iter().any(|known| known.is_same(end)) {
-                self.ends.push(end.clone());
-            }
-        }
-        for tensor in &other.tensors {
-            // The samples of one batch come one after the other.
-            let same = |last: &Tensor| Arc::ptr_eq(last.owner(), tensor.owner());
-            if !self.tensors.last().is_some_and(same) {
-                self.tensors.push(tensor.clone());
-            }
+        self.merge_all([other]);
+    }
+
+    /// Adds the work of all `others`, such as those of the samples of a list, as [`Producers::merge`] does.
+    pub fn merge_all<'p>(&mut self, others: impl IntoIterator<Item = &'p Producers>) {
+        let owner_id = |tensor: &Tensor| Arc::as_ptr(tensor.owner()).addr();
+        let mut known: HashSet<usize> = self.ends.iter().map(End::id).collect();
+        known.extend(self.tensors.iter().map(owner_id));
+        for other in others {
+            self.current = self.current.or(other.current);
+            self.torch = self.torch.or(other.torch);
+            self.made_beside = self.made_beside.or(other.made_beside);
+            other.streams.iter().for_each(|&stream| self.add(stream));
+            self.ends.extend(other.ends.iter().filter(|end| known.insert(end.id())).cloned());
+            let tensors = other.tensors.iter().filter(|tensor| known.insert(owner_id(tensor)));
+            self.tensors.extend(tensors.cloned());
         }
     }
 }

@@ -31,9 +31,9 @@ use crate::samples::trees::{is_tree, Trees};
 ///
 /// ``samples[i]`` is a `Tensor` over the sample's memory, or, for one of foreign byte order, which no tensor has, a copy in native order.
 /// ``samples[i] = sample`` replaces one sample: the list refers to the new one from then on, and no memory is written. The old one
-/// is released at once, unless another list or view has it, or work on a device reads it: Python numbers that were given together, fewer
-/// than 256 to a sample, with the last of some of them (512 KiB at most). Samples cannot be deleted: `take` gives a list of those to keep. A slice, like `take`, is a
-/// separate list that shares the samples: later replacements and additions do not show in it. A pickle, and so a list that is sent to
+/// is released at once, unless another list or view has it, or work on a device reads it: Python numbers that were given together,
+/// fewer than 256 to a sample, with the last of some of them (512 KiB at most). Samples cannot be deleted: `take` gives a list of those
+/// to keep. A slice, like `take`, is a separate list that shares the samples: later replacements and additions do not show in it. A pickle, and so a list that is sent to
 /// a process, has the samples by value, as has a deep copy; `copy.copy` shares them.
 ///
 /// Samples that refer to the list they are in are collected as any cycle of Python objects, through `take`, views, `asarray` and
@@ -71,8 +71,8 @@ pub(crate) struct PySampleList {
     samples: Mutex<Versioned>,
     /// The list of one version on its device, made when first selected by indices there.
     resident: Mutex<Option<Selectable>>,
-    /// Earlier ones that graphs read.
-    in_graphs: Mutex<Vec<Selectable>>,
+    /// Tables of earlier ones that graphs read; each keeps the samples that the graphs select from.
+    in_graphs: Mutex<Vec<Resident<'static>>>,
 }
 
 /// A list whose samples are selected by indices on their device.
@@ -207,20 +207,10 @@ impl PySampleList {
         self.resident.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a change of the list. Returns what kept all samples for selections by a device, the release of which can run any
-    /// code; graphs that select by it keep it as long as the list is there.
-    fn begin_change(&self, samples: &mut Versioned) -> Option<Owner> {
-        samples.version += 1;
-        let mut resident = self.resident();
-        resident.as_ref().into_iter().for_each(|made| self.keep_for_graphs(made));
-        resident.as_mut().and_then(|made| made.owner.take())
-    }
-
-    /// Keeps a table that graphs read, and the samples in it.
-    fn keep_for_graphs(&self, made: &Selectable) {
-        if made.owner.is_some() && made.table.is_in_graph() {
-            self.in_graphs.lock().unwrap_or_else(PoisonError::into_inner).push(made.clone());
-        }
+    /// Takes what keeps all samples for selections by a device, whose release can run any code: before a change, for which it would
+    /// share the samples' owners, and again within it, as another thread may select meanwhile.
+    fn unselected(&self) -> Option<Owner> {
+        self.resident().as_mut().and_then(|made| made.owner.take())
     }
 
     /// The samples as they are now; appending later does not change what was taken.
@@ -287,7 +277,9 @@ impl PySampleList {
         let made = Selectable { version, table: table.clone(), owner: Some(Arc::clone(&owner)) };
         // Released without the lock.
         let gone = self.resident().replace(made);
-        gone.iter().for_each(|gone| self.keep_for_graphs(gone));
+        if let Some(gone) = gone.filter(|gone| gone.table.is_in_graph()) {
+            self.in_graphs.lock().unwrap_or_else(PoisonError::into_inner).push(gone.table);
+        }
         Ok((imported, table, owner))
     }
 
@@ -396,6 +388,7 @@ impl PySampleList {
     pub fn join(&self, py: Python<'_>, mut other: ListSamples) -> PyResult<()> {
         // These are released without the lock of the list, and structures are compared without it.
         let (_gone, _emptied, _unselected);
+        drop(self.unselected());
         let mut current = loop {
             match (&self.snapshot(py), &mut other) {
                 (ListSamples::Leaves(imported), ListSamples::Leaves(other)) => {
@@ -421,7 +414,8 @@ impl PySampleList {
                 _ => break current,
             }
         };
-        _unselected = self.begin_change(&mut current);
+        current.version += 1;
+        _unselected = self.unselected();
         // Columns of an empty list drop what kept the table without rows that it was.
         _emptied = (current.samples.len() == 0).then(|| current.samples.copied(py));
         match (&mut current.samples, other) {
@@ -445,8 +439,10 @@ impl PySampleList {
         let other = self.read(py, vec![sample.clone()], position)?;
         // These are released without the lock of the list.
         let (_gone_leaf, _gone_tree, _unselected);
+        drop(self.unselected());
         let mut current = self.samples();
-        _unselected = self.begin_change(&mut current);
+        current.version += 1;
+        _unselected = self.unselected();
         match (&mut current.samples, &other) {
             (ListSamples::Leaves(imported), ListSamples::Leaves(other)) => {
                 _gone_leaf = Imported::make_mut(imported, py)?.replace(py, position, other)?;

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // Numbers that a kernel writes to the host's memory.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::device::DeviceBlock;
 use super::pinned::PinnedBlock;
@@ -33,6 +33,8 @@ pub(crate) struct ListTable {
     pub captured: Mutex<Vec<Arc<DeviceBlock>>>,
     /// Whether a graph reads the table.
     pub is_in_graph: AtomicBool,
+    /// What keeps the samples that graphs select from.
+    pub in_graphs: Mutex<Vec<Owner>>,
 }
 
 /// The length of [`ListTable::found`]: a call uses the slot of its number, modulo the number of slots for calls.
@@ -50,6 +52,17 @@ pub(crate) struct IndexCheck {
 }
 
 impl ListTable {
+    /// Keeps the owners of a call that is captured, as long as the table is there.
+    pub fn keep_for_graph(&self, owners: &[Owner]) {
+        self.is_in_graph.store(true, Ordering::Relaxed);
+        let mut kept = self.in_graphs.lock().unwrap_or_else(PoisonError::into_inner);
+        for owner in owners {
+            if !kept.iter().any(|known| Arc::ptr_eq(known, owner)) {
+                kept.push(Arc::clone(owner));
+            }
+        }
+    }
+
     /// The table that a device selects samples by, if it does.
     pub fn of<'t>(list: &'t SampleList<'_>) -> Option<&'t ListTable> {
         list.selection().and_then(|selection| selection.list.table.downcast_ref())

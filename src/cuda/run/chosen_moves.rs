@@ -2,8 +2,6 @@
 //! of range.
 #![allow(unsafe_code)] // A launch with raw addresses.
 
-use std::sync::atomic::Ordering;
-
 use bytemuck::{bytes_of, cast_slice, Zeroable};
 
 use super::capture::refused_in_capture;
@@ -72,8 +70,9 @@ impl Run<'_> {
         let mut launches =
             moves.iter().map(|pairs| self.prepared(pairs)).collect::<Result<Vec<_>>>()?;
         let sides = moves.iter().flat_map(|pairs| [pairs.dsts, pairs.srcs]);
-        for table in sides.clone().filter_map(ListTable::of) {
-            table.is_in_graph.fetch_or(self.is_capturing, Ordering::Relaxed);
+        if self.is_capturing {
+            let tables = sides.clone().filter_map(ListTable::of);
+            tables.for_each(|table| table.keep_for_graph(&options.keep));
         }
         let gathered = moves.iter().filter_map(|pairs| pairs.gathered).map(Tensor::owner);
         let all = sides.flat_map(SampleList::owners).chain(gathered).chain(&options.keep);

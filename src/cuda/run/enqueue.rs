@@ -56,6 +56,9 @@ impl Executor {
             (0..plan.outputs().len()).filter(|&output| plan.is_device_output(output)).collect();
         run.max_blocks = options.max_blocks;
         run.find_producers(options)?;
+        if let Some(table) = ListTable::in_plan(plan).filter(|_| is_capturing) {
+            table.keep_for_graph(&options.keep);
+        }
         let finished = run.assemble(plan, placements, &device_outputs, options, host);
         run.end(finished)
     }

@@ -113,6 +113,7 @@ impl Executor {
             num_calls: AtomicU32::new(0),
             captured: Mutex::default(),
             is_in_graph: AtomicBool::new(false),
+            in_graphs: Mutex::default(),
         }))
     }
 }
@@ -179,7 +180,6 @@ pub(crate) fn enqueue_table(
         true => captured_block(run, list, selected.table.chosen_bytes())?,
         false => run.allocate(selected.table.chosen_bytes())?,
     };
-    list.is_in_graph.fetch_or(run.is_capturing, Ordering::Relaxed);
     // The mark is never 0, which says that nothing was found.
     let call = list.num_calls.fetch_add(1, Ordering::Relaxed) % (u32::MAX - 1) + 1;
     let index_check = IndexCheck { list: Arc::clone(&selection.list.table), call };
