@@ -56,8 +56,8 @@ pub struct Explain {
     pub around_caches: Vec<bool>,
     /// The path of each leaf in its tree, if the caller named them: see [`Explain::named`].
     pub names: Vec<String>,
-    /// The policy of `around_caches`, and who says so.
-    pub(crate) stores: String,
+    /// The policy of `around_caches` of each leaf, and who says so.
+    pub(crate) stores: Vec<String>,
 }
 
 impl Explain {
@@ -89,18 +89,18 @@ impl Explain {
             paths,
             around_caches: calls.iter().flat_map(|call| call.around_caches.clone()).collect(),
             names: Vec::new(),
-            stores: calls.first().map_or_else(String::new, |call| call.stores.clone()),
+            stores: calls.iter().flat_map(|call| call.stores.clone()).collect(),
         }
     }
 
     /// The account of a plan. `views`: whether each leaf is returned as a view, which is not written; leaves behind the
-    /// end of the slice are not. `stores`: the engine's own, if it has some.
-    pub(crate) fn new(plan: &Plan<'_>, views: &[bool], stores: Option<StreamingStores>) -> Explain {
-        let chosen = StreamingStores::chosen();
-        let (stores, source) = match &stores {
-            Some(stores) => (stores, "engine"),
-            None => (&chosen.stores, &*chosen.source),
-        };
+    /// end of the slice are not. `stores`: those of the engine of a leaf, if it has some of its own.
+    pub(crate) fn new(
+        plan: &Plan<'_>,
+        views: &[bool],
+        stores: impl Fn(usize) -> Option<StreamingStores>,
+    ) -> Explain {
+        let stores: Vec<_> = (0..plan.batch_shapes().len()).map(stores).collect();
         let is_view = |leaf: usize| views.get(leaf) == Some(&true);
         let outputs = || plan.outputs().iter().filter(|output| !is_view(output.leaf));
         let data = || outputs().filter(|output| output.role == Role::Data);
@@ -139,9 +139,9 @@ impl Explain {
                 .map(|batch_shape| (batch_shape.shape.to_vec(), batch_shape.dtype))
                 .collect(),
             paths,
-            around_caches: around_caches(plan, is_view, stores),
+            around_caches: around_caches(plan, is_view, &stores),
             names: Vec::new(),
-            stores: format!("{stores} ({source})"),
+            stores: stores.into_iter().map(said).collect(),
         }
     }
 
@@ -186,14 +186,27 @@ fn one_path(paths: &[&'static str]) -> &'static str {
 fn around_caches(
     plan: &Plan<'_>,
     is_view: impl Fn(usize) -> bool,
-    stores: &StreamingStores,
+    stores: &[Option<StreamingStores>],
 ) -> Vec<bool> {
+    let stores = |leaf: usize| stores[leaf].unwrap_or(StreamingStores::chosen().stores);
     let data = plan.outputs().iter().filter(|output| output.role == Role::Data);
     let shapes = plan.batch_shapes();
     let is_on_host =
         |leaf: usize| shapes[leaf].device == Device::Cpu && shapes[leaf].source == Device::Cpu;
-    data.map(|output| is_on_host(output.leaf) && !is_view(output.leaf) && stores.are_for(output))
-        .collect()
+    data.map(|output| {
+        let leaf = output.leaf;
+        is_on_host(leaf) && !is_view(leaf) && stores(leaf).are_for(output)
+    })
+    .collect()
+}
+
+/// The policy of an engine, and who says so.
+fn said(stores: Option<StreamingStores>) -> String {
+    let chosen = StreamingStores::chosen();
+    match stores {
+        Some(stores) => format!("{stores} (engine)"),
+        None => format!("{} ({})", chosen.stores, chosen.source),
+    }
 }
 
 /// The launch of the leaves that are not returned as views. `None` on the host, and if the run would be refused.
@@ -204,7 +217,7 @@ fn launch_of(plan: &Plan<'_>, is_view: impl Fn(usize) -> bool) -> Option<Launch>
 impl Plan<'_> {
     /// A readable account of the plan: path, bytes, tiles, padding.
     pub fn explain(&self) -> Explain {
-        Explain::new(self, &[], None)
+        Explain::new(self, &[], |_| None)
     }
 }
 
@@ -236,7 +249,12 @@ impl fmt::Display for Explain {
             self.write_launch(f, launch)?;
         }
         if self.around_caches.contains(&true) {
-            write!(f, "\nstores         around the caches: {}", self.stores)?;
+            let around = self.around_caches.iter().zip(&self.stores);
+            let mut stores: Vec<_> = around.filter(|(is_around, _)| **is_around).collect();
+            stores.dedup();
+            for (_, stores) in stores {
+                write!(f, "\nstores         around the caches: {stores}")?;
+            }
         }
         let crossing =
             [("to the device", self.bytes_to_device), ("to the host", self.bytes_to_host)];

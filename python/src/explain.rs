@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use windrow::Plan;
+use windrow::{Engine, Plan};
 
 use crate::collate::forms::{form_of, unknown_form};
 use crate::collate::job::{job_error, leaf_of, Job};
@@ -10,7 +10,6 @@ use crate::collate::options::Options;
 use crate::collate::run::{device_of_work, made, views_in};
 use crate::collate::torch_memory::OutputAllocator;
 use crate::collate::tree::jobs_of;
-use crate::engine::default::default_engine;
 use crate::engine::explain::PyExplain;
 use crate::moves::copy_many::explain_pairs;
 use crate::samples::list_import::samples_of;
@@ -49,14 +48,15 @@ pub(crate) fn explain(
         let explain = explain_pairs(samples, kwargs)?;
         return Ok(PyExplain { explain, device_memory: None });
     }
-    let (jobs, in_arena) = if form == "collate" {
+    let (jobs, in_arena, of_call) = if form == "collate" {
         jobs_of(samples, kwargs)?
     } else {
         let options = Options { may_start: false, ..Options::parse(form_of(form)?, kwargs)? };
         if options.is_list {
             return Err(unknown_form(form));
         }
-        (vec![Job::for_call(&options, |reading| samples_of(samples, reading))?], false)
+        let job = Job::for_call(&options, |reading| samples_of(samples, reading))?;
+        (vec![job], false, options.engine.clone())
     };
     let explain = py.detach(|| -> windrow::Result<_> {
         let targets: Vec<_> = jobs.iter().map(Job::target).collect();
@@ -70,9 +70,9 @@ pub(crate) fn explain(
         let views = views_in(&plan, &jobs, &leaves, in_arena)?;
         device_of_work(&jobs, made(plan.batch_shapes(), &views))?;
         let views: Vec<bool> = views.iter().map(Option::is_some).collect();
-        let engine = jobs.iter().find_map(|job| job.engine.as_ref()).unwrap_or(default_engine());
+        let engine = |leaf: usize| jobs[leaf].engine.as_ref().unwrap_or(&of_call);
         let mut explain =
-            engine.explain(&plan, &views).named(jobs.iter().map(|job| job.path.clone()));
+            Engine::explain(&plan, &views, engine).named(jobs.iter().map(|job| job.path.clone()));
         // Samples that stay separate are a leaf each.
         let separate = jobs.iter().take_while(|job| job.is_part() && job.path == jobs[0].path);
         explain.samples = explain.samples.max(separate.count());

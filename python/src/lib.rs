@@ -16,7 +16,7 @@
 //!   `tree` and `torch` are `collate` by windrow's rules and by torch's, `leaves` what they share;
 //! - `sequences`: tokens padded and packed, graphs joined, plans of batches by lengths;
 //! - `moves`: `copy_many`, parts of one buffer, uploads of `Staging`;
-//! - `explain`: the plan of any of these calls;
+//! - `explain`: the plan of a form, of `collate` or of `copy_many`;
 //! - `classes`: the methods of `Tensor`, `Batch` and `SampleList`.
 //!
 //! A list of dicts becomes a plan in these steps. The tree is flattened and grouped container by container, its leaves are read one
@@ -25,7 +25,7 @@
 //! | step | module | result |
 //! |---|---|---|
 //! | arguments | `collate::options`, `collate::specs` | options of the call and of leaves |
-//! | flatten | `trees::flatten`, which asks `collate::tree_rules` what a column is; those use `trees::rules` and `trees::dicts` | a `TreeDef`, and for each leaf a column of objects |
+//! | flatten | `trees::flatten`, which asks `collate::tree_rules`, on `trees::rules` and `trees::dicts`, what a column is | a `TreeDef`, and for each leaf a column of objects |
 //! | group | `samples::column_import`, for each container that was opened: `import::column_reader` | columns that were read at once, by the engine's threads |
 //! | leaves | `collate::leaves`: options by path, `import` of columns that were not read, `collate::job` | jobs |
 //! | plan and run | `collate::run` | batches |

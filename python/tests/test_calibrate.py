@@ -138,6 +138,8 @@ def test_explain_says_which_leaves():
         one, moved = np.zeros(6 << 20, "f4"), np.zeros(6 << 20)
         for plan in (wr.explain([one] * 2, engine=engine), wr.explain([one], "copy_many", dsts=[moved], engine=engine)):
             assert plan.around_caches == [is_around] and ("(engine)" in str(plan)) == is_around
+    mixed = wr.explain([{"x": one, "y": one}] * 2, "collate", spec={"x": wr.Stack(engine=wr.Engine(streaming_stores=NONE))}, engine=wr.Engine(streaming_stores=ALL))
+    assert mixed.around_caches == [False, True] and str(mixed).count("(engine)") == 1
 
 
 @pytest.mark.parametrize("seconds", ["inf", "nan", "-1", "0", "x"])

@@ -165,6 +165,14 @@ def test_in_a_collate_fn_of_torch(torch):
     assert str(ours.value) == str(theirs.value)
 
 
+def test_an_int_of_a_class_is_read_as_an_int():
+    def converted(self):
+        raise KeyboardInterrupt
+
+    number = type("Own", (int,), {"__float__": converted})
+    assert wr.asarray([1.5, number(2**70), number(7)]).numpy().tolist() == [1.5, float(2**70), 7.0]
+
+
 @pytest.mark.parametrize("make", [list, tuple])
 @pytest.mark.parametrize(
     "values",

@@ -268,6 +268,23 @@ def test_numbers_that_are_given_together_are_released_by_chunks(length):
     assert num_holders() == others
 
 
+@pytest.mark.parametrize("lengths", [(256, 1), (40_000, 1, 0), (0, 300, 3), (255, 256)])
+def test_numbers_of_long_rows_and_short_ones(lengths):
+    """A long row in between neither ends the chunk of short ones nor decides how large the next is."""
+    rows = [[float(number)] * lengths[number % len(lengths)] for number in range(600)]
+    gc.collect()
+    before = rss_bytes()
+    samples = wr.SampleList(rows)
+    assert rss_bytes() - before < 1.5 * 8 * sum(map(len, rows)) + (4 << 20)
+    for number in range(0, 600, 2):
+        samples[number] = ROWS[0]
+    gc.collect()
+    others = [[-1.0] * max(lengths) for _ in range(50)]
+    for number in range(1, 600, 2):
+        assert samples[number].numpy().tolist() == rows[number]
+    del others
+
+
 def test_rows_of_a_table_keep_it_until_the_last():
     tables = [np.zeros((3, 4)).view(Held) for _ in range(3)]
     refs = [weakref.ref(table) for table in tables]

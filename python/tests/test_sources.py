@@ -376,6 +376,7 @@ def test_array_array(code):
     # In place of a list it is the list of its numbers, which have a dtype.
     assert_tensor(wr.stack(a), want)
     assert_tensor(wr.stack(wr.SampleList(a)[:2]), want[:2])
+    assert_tensor(wr.collate(a), want)
     wr.copy_many(a, want[::-1])
     assert a.tolist() == want[::-1].tolist()
 
@@ -387,6 +388,7 @@ def test_what_lends_memory_in_place_of_a_list():
     array = paint((4, 6), "int16")
     lender = ArrayInterface(array)
     assert_tensor(wr.stack(lender), array)
+    assert_tensor(wr.collate(lender), array)
     wr.copy_many(lender, np.zeros_like(array))
     assert not array.any()
 

@@ -66,10 +66,14 @@ impl Engine {
 #[cfg(feature = "unstable-bindings")]
 #[doc(hidden)]
 impl Engine {
-    /// The account of [`Plan::explain`] for a run of this engine, whose caller returns the leaves marked in `views`, by position,
+    /// The account of [`Plan::explain`], each leaf by its engine, for a caller who returns the leaves marked in `views`, by position,
     /// as views of their samples' memory.
-    pub fn explain(&self, plan: &Plan<'_>, views: &[bool]) -> Explain {
-        Explain::new(plan, views, self.shared.streaming_stores)
+    pub fn explain<'e>(
+        plan: &Plan<'_>,
+        views: &[bool],
+        engine: impl Fn(usize) -> &'e Engine,
+    ) -> Explain {
+        Explain::new(plan, views, |leaf| engine(leaf).shared.streaming_stores)
     }
 
     /// Allocates bytes as [`Engine::empty`] does, with any contents.

@@ -244,9 +244,9 @@ impl Engine {
         // Before `_bools`, which writes when it is dropped.
         let _in_use = plan.use_targets()?;
         let tally = Tally::for_plan(&plan);
-        let of_bools = plan.outputs().iter().filter(|output| output.is_bools);
-        let with_len = of_bools.map(|output| Some((output.out?, output.layout.numel() as usize)));
-        let _bools = BoolSlices(with_len.flatten().collect());
+        let written = plan.outputs().iter();
+        let _bools =
+            BoolSlices::of(written.map(|output| (output.out, &output.layout, output.is_bools)));
         let mut filled: Vec<LeafOutput> = Vec::with_capacity(plan.batch_shapes().len());
         for batch_shape in plan.batch_shapes() {
             filled.push(LeafOutput { data: None, fields: Fields::new(batch_shape)? });

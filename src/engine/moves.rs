@@ -169,9 +169,10 @@ impl Engine {
             let target = dst.as_target();
             targets.push(target.map_err(|error| error.at_side(MoveSide::Destination, index))?);
         }
-        let of_bools = targets.iter().filter(|target| target.is_bools);
-        let with_len = of_bools.map(|target| (target.data, target.layout.numel() as usize));
-        let _bools = BoolSlices(with_len.collect());
+        let written = targets.iter();
+        let _bools = BoolSlices::of(
+            written.map(|target| (Some(target.data), &target.layout, target.is_bools)),
+        );
         let CopyOptions { transform, scales_out: scales_targets, run } = options;
         let (stream, srcs) = (run.stream, srcs.to_list());
         let of_scales = |scales| list_of_targets(MoveSide::Scales, scales);
@@ -385,7 +386,7 @@ impl Engine {
         #[allow(unsafe_code)]
         let alone = unsafe { AloneLeaves::new(&runs, dsts, srcs, transform)? };
         let plan = Plan::for_moves(&moves, &groups, &alone.leaves(), [dsts, srcs], reads_mapped)?;
-        let explain = self.explain(&plan, &[]);
+        let explain = Engine::explain(&plan, &[], |_| self);
         let found = moves.scales.iter().filter_map(|scales| scales.found.as_ref());
         let scale_bytes: u64 = found.map(|(_, output)| output.bytes()).sum();
         let bytes_written = explain.bytes_written.saturating_add(scale_bytes);

@@ -155,7 +155,19 @@ impl<'t> Target<'t> {
 
 /// The addresses and lengths of slices of `bool` that a run writes. When it ends, with an error too, each element is 0 or 1, as Rust
 /// requires: samples may have other bytes, which are moved as they are.
-pub(crate) struct BoolSlices(pub Vec<(*mut u8, usize)>);
+pub(crate) struct BoolSlices(Vec<(*mut u8, usize)>);
+
+impl BoolSlices {
+    /// Those among memory that a run writes, each with its layout and whether it is such a slice.
+    pub fn of<'l>(
+        written: impl Iterator<Item = (Option<*mut u8>, &'l Layout, bool)>,
+    ) -> BoolSlices {
+        let slices = written.filter(|&(.., is_bools)| is_bools);
+        BoolSlices(
+            slices.filter_map(|(data, layout, _)| Some((data?, layout.numel() as usize))).collect(),
+        )
+    }
+}
 
 impl Drop for BoolSlices {
     fn drop(&mut self) {

@@ -230,8 +230,8 @@ impl<'a> SampleList<'a> {
     }
 
     /// What readers of columns append by: row-major samples that differ from the last one in their address and the extent of dim 0
-    /// alone, which come with each. Ends before the first that the list does not take so, which [`SampleList::push`] takes or refuses: what is too
-    /// long, though the iterator has given it, and all if there is no sample or the last one is not row-major on the host or
+    /// alone, which come with each. Ends before the first that the list does not take so, which [`SampleList::push`] takes or
+    /// refuses: what is too long, though the iterator has given it, and all if there is no sample or the last one is not row-major on the host or
     /// not like the first one but for the extent of dim 0; among samples of several layouts perhaps all. Aborts on allocation
     /// failure; without memory for the column of lengths it ends before the row that begins it.
     ///

@@ -350,9 +350,9 @@ class SampleList:
 
     ``samples[i]`` is a `Tensor` over the sample's memory, or, for one of foreign byte order, which no tensor has, a copy in native order.
     ``samples[i] = sample`` replaces one sample: the list refers to the new one from then on, and no memory is written. The old one
-    is released at once, unless another list or view has it, or work on a device reads it: Python numbers that were given together, fewer
-    than 256 to a sample, with the last of some of them (512 KiB at most). Samples cannot be deleted: `take` gives a list of those to keep. A slice, like `take`, is a
-    separate list that shares the samples: later replacements and additions do not show in it. A pickle, and so a list that is sent to
+    is released at once, unless another list or view has it, or work on a device reads it: Python numbers that were given together,
+    fewer than 256 to a sample, with the last of some of them (512 KiB at most). Samples cannot be deleted: `take` gives a list of those
+    to keep. A slice, like `take`, is a separate list that shares the samples: later replacements and additions do not show in it. A pickle, and so a list that is sent to
     a process, has the samples by value, as has a deep copy; `copy.copy` shares them.
 
     Samples that refer to the list they are in are collected as any cycle of Python objects, through `take`, views, `asarray` and
@@ -1218,7 +1218,7 @@ def _parts(
     ValueError; `name`: of the argument that has them. DTypeError for a buffer that is not uint8, LayoutError for a part beyond
     its end.
     """
-def _tensor_of_bytes(memory: _ArrayLike, dtype: _DType, shape: Sequence[int]) -> Tensor:
+def _tensor_of_bytes(memory: _ArrayLike, dtype: _DType, shape: Sequence[int], device: Optional[str] = None) -> Tensor:
     """The tensor of this dtype and shape that bytes hold, from the first one on, in their memory; in a copy if they are on the host and
     `device` is given. LayoutError where these are too few, DeviceError for a device that is not there.
     """

@@ -207,7 +207,11 @@ impl<'py> ClassRules<'py> {
             return Err(located(form_kwargs.py(), PyValueError::new_err(text), None, path));
         }
         kwargs.update(form_kwargs.as_mapping())?;
-        dtype.map_or(Ok(()), |dtype| kwargs.set_item("dtype", dtype))?;
+        // Bools that are raised become int64; the dtype of a class's floats yields to the caller's.
+        let is_raised = form_kwargs.get_item("dtype")?.map_or(Ok(false), |own| own.eq("int64"))?;
+        if let Some(dtype) = dtype.filter(|_| !is_raised) {
+            kwargs.set_item("dtype", dtype)?;
+        }
         Options::parse(form_of(form)?, Some(&kwargs)).map(Some)
     }
 }

@@ -1,12 +1,13 @@
 //! `collate`: a list of trees to one tree of batches, all leaves in one plan.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use windrow::observe::Stage;
-use windrow::Batch;
+use windrow::{Batch, Engine};
 
 use crate::collate::forms::COLLATE;
 use crate::collate::job::Job;
@@ -25,9 +26,12 @@ use crate::ground::iterables::{check_list, items_of, no_list};
 use crate::ground::logging::LogScope;
 use crate::ground::reserve::try_vec;
 use crate::ground::tensor::PyTensor;
+use crate::import::importer::Reading;
+use crate::import::routes::{is_tensor, route_of, ImportRoute};
 use crate::import::storages::lent;
 use crate::samples::column_import::Borrowed;
 use crate::samples::list::{ListSamples, PySampleList};
+use crate::samples::list_import::import_samples;
 use crate::samples::table_trees::table_in;
 use crate::trees::container::{ColumnPlace, Container};
 use crate::trees::flatten::flatten;
@@ -122,12 +126,12 @@ pub(crate) fn collate<'py>(
     })
 }
 
-/// The jobs that a call of `collate` with these arguments would plan, with their samples held, and whether in an arena. Nothing
-/// is copied.
+/// The jobs that a call of `collate` with these arguments would plan, with their samples held, whether in an arena, and the engine
+/// of the call. Nothing is copied.
 pub(crate) fn jobs_of(
     samples: &Bound<'_, PyAny>,
     kwargs: Option<&Bound<'_, PyDict>>,
-) -> PyResult<(Vec<Job>, bool)> {
+) -> PyResult<(Vec<Job>, bool, Engine)> {
     let common = kwargs.map_or_else(|| Ok(PyDict::new(samples.py())), |kwargs| kwargs.copy())?;
     let take = |name: &str| -> PyResult<Option<Bound<'_, PyAny>>> {
         let item = common.get_item(name)?;
@@ -139,10 +143,11 @@ pub(crate) fn jobs_of(
     let (spec, sep, arena) = (take("spec")?, take("sep")?, take("arena")?);
     let (sep, in_arena) = (sep_of(sep.as_ref())?, is_in_arena(arena.as_ref())?);
     let options = Options { may_start: false, ..Options::parse(&COLLATE, Some(&common))? };
+    let engine = options.engine.clone();
     let made = import(samples, spec.as_ref(), &sep, Some(&common), options)?;
     let Import { mut jobs, borrowed, .. } = made;
     borrowed.map_or(Ok(()), |borrowed| own_borrowed_samples(borrowed, &mut jobs))?;
-    Ok((jobs, in_arena))
+    Ok((jobs, in_arena, engine))
 }
 
 /// The separator between the keys of a path, "." if none is given; TypeError for what is no string.
@@ -226,6 +231,14 @@ fn import<'py>(
 fn column_of<'py>(samples: &Bound<'py, PyAny>, sep: &str) -> PyResult<Column<'py>> {
     if let Some(column) = read_before(samples, sep)? {
         return Ok(column);
+    }
+    // What lends its memory without being a class of arrays: its items would lose their dtype.
+    if matches!(route_of(samples)?.0, ImportRoute::Protocols) && is_tensor(samples)? {
+        let (imported, _) = import_samples(samples, Reading::OWNED)?;
+        return match imported.list.is_empty() {
+            true => Err(no_samples()),
+            false => Ok(Column::Imported(Arc::new(imported))),
+        };
     }
     check_list(samples)?;
     let samples = items_of(samples).map_err(|error| no_list(samples, error))?;

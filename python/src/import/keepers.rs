@@ -18,7 +18,7 @@
 use pyo3::prelude::*;
 
 use crate::ground::batch::tensor_in;
-use crate::ground::reserve::{check_small_memory, out_of_memory};
+use crate::ground::reserve::{check_small_memory, out_of_memory, push_to};
 use crate::import::importer::Importer;
 use crate::import::routes::{ImportRoute, Lazy};
 use crate::ownership::holder::{keeper_of, Holder};
@@ -73,7 +73,7 @@ impl<'py> Importer<'py> {
             holder.objects.push(object.clone().unbind());
             Some(holder.into_object(self.py)?)
         } else if is_number {
-            self.owner.numbers.note_sample();
+            self.owner.numbers.note_sample()?;
             Some(self.py.None())
         } else {
             None
@@ -88,14 +88,16 @@ impl<'py> Importer<'py> {
     /// Fills in the keepers of all samples of the list, which these objects are.
     pub fn fill_keepers(&mut self, objects: Vec<Bound<'py, PyAny>>) -> PyResult<()> {
         let mut noted = std::mem::take(&mut self.keepers);
-        let mut of_numbers = noted.iter_mut().flatten().filter(|keeper| keeper.is_none(self.py));
-        for (numbers, num_samples) in std::mem::take(&mut self.owner.numbers).into_chunks() {
+        let (chunks, chunk_of) = std::mem::take(&mut self.owner.numbers).into_chunks();
+        let mut holders = Vec::new();
+        for numbers in chunks {
             let mut holder = Holder::default();
             holder.numbers = numbers;
-            let holder = holder.into_object(self.py)?;
-            for keeper in of_numbers.by_ref().take(num_samples) {
-                *keeper = holder.clone_ref(self.py);
-            }
+            push_to(&mut holders, holder.into_object(self.py)?)?;
+        }
+        let of_numbers = noted.iter_mut().flatten().filter(|keeper| keeper.is_none(self.py));
+        for (keeper, chunk) in of_numbers.zip(chunk_of) {
+            *keeper = holders[chunk].clone_ref(self.py);
         }
         let mut noted = noted.into_iter();
         let keeper_of = |object: Bound<'py, PyAny>| match noted.next().flatten() {

@@ -1,6 +1,8 @@
 //! Python numbers as samples: one by itself without dims, a list or tuple of them with one. Their values
 //! are read into memory that the import keeps.
 
+use pyo3::exceptions::PyOverflowError;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyList, PyString, PyTuple};
 use windrow::dlpack::ForeignTensor;
@@ -240,7 +242,9 @@ impl<'py> Importer<'py> {
 
     /// Appends a row without numbers, of this dtype until another is set.
     fn push_no_numbers(&mut self, dtype: DType, index: usize) -> PyResult<()> {
-        self.push_numbers((&raw const NO_NUMBERS).cast(), dtype, &[0], index)
+        self.push_numbers((&raw const NO_NUMBERS).cast(), dtype, &[0], index)?;
+        self.is_number = false; // It has no memory that a chunk would keep.
+        Ok(())
     }
 
     /// Appends numbers that `owner` holds, at `data`. Refuses them where samples are written or the batch has to be a view.
@@ -302,6 +306,16 @@ impl<'py> Importer<'py> {
     }
 }
 
+/// The float of an int of any size, as Python's own `int.__float__` has it; `None` for one that no float has.
+fn float_of_int(int: &Bound<'_, PyAny>) -> PyResult<Option<f64>> {
+    let float = int.py().get_type::<PyInt>().call_method1(intern!(int.py(), "__float__"), (int,));
+    match float {
+        Ok(float) => float.extract().map(Some),
+        Err(error) if error.is_instance_of::<PyOverflowError>(int.py()) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Appends the numbers of a row, as many as there is room for: another thread may lengthen the
 /// list. Gives their dtype, `None` without numbers: with a float among ints all of them become
 /// float64. Else gives the position of the first that is refused, and why; then some may have been
@@ -316,9 +330,9 @@ fn read_row<'py, I: Iterator<Item = Bound<'py, PyAny>>>(
         let number = match number_of(&item)? {
             Ok(number) => number,
             Err(Refusal::TooLarge(_)) if dtype == Some(DType::F64) || has_float() => {
-                match item.extract() {
-                    Ok(value) => Number::Float(value),
-                    Err(_) => {
+                match float_of_int(&item)? {
+                    Some(value) => Number::Float(value),
+                    None => {
                         let (expected, got) = (DType::F64, "an int that no float has");
                         return Ok(Err((position, Refusal::OtherKind { expected, got })));
                     }

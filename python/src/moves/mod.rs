@@ -1,4 +1,4 @@
-//! Moves between memory that is there already: `copy_many`, parts of one buffer (`windrow.packed`), uploads of `windrow.Staging`.
+//! Moves: `copy_many`, parts of one buffer (`windrow.packed`), uploads of `windrow.Staging`.
 
 pub(crate) mod copy_many;
 pub(crate) mod one_buffer;

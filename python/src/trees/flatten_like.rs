@@ -50,11 +50,12 @@ impl Container {
         let (py, len, mut keys) = (out.py(), self.len(), self.keys());
         let class = self.class.bind(py);
         match &self.node_type {
-            // A batch of graphs, whose class is a subclass, has more entries than they have.
             NodeType::Registered(Registered { flattener, .. })
                 if out.get_type().is(class) || !self.is_open() && out.is_instance(class)? =>
             {
-                keys = keys.filter(|_| out.get_type().is(class));
+                // A batch of graphs, whose class is a subclass, has more entries than they have, which pass.
+                let is_same_class = out.get_type().is(class);
+                keys = keys.filter(|_| is_same_class);
                 let flattened =
                     call_flattener(flattener.bind(py), vec![out.clone()], place.path, place.sep)?;
                 out = flattened.children.into_first(py)?.unwrap_or(out);

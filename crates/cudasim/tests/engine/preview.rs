@@ -157,10 +157,10 @@ fn places_are_those_of_the_run() {
         // Leaves that are views are not assembled; tensors of an arena have zeros between them.
         let leaf = Leaf { out: None, ..leaf };
         let plan = Plan::for_leaves(&[leaf, leaf]).unwrap();
-        let explain = engine.explain(&plan, &[true, false]);
+        let explain = Engine::explain(&plan, &[true, false], |_| &engine);
         assert_eq!(explain.launch.as_ref().unwrap().parts.len(), 1);
         assert_eq!(explain.launch.as_ref().unwrap().parts[0].leaf, Some(1));
-        assert_eq!(engine.explain(&plan, &[true, true]).launch, None);
+        assert_eq!(Engine::explain(&plan, &[true, true], |_| &engine).launch, None);
         let ragged = Collate::ragged(Ragged::new()).device(HERE);
         let leaves = [leaf, Leaf { collate: &ragged, ..leaf }];
         let explain = run(&engine, Plan::in_arena(&leaves).unwrap());

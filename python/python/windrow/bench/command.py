@@ -229,10 +229,13 @@ def main(argv: List[str]) -> int:
         try:
             with open(options.read, encoding="utf-8") as file:
                 report = json.load(file)
+            about, workloads = results.about(report["machine"]), report["workloads"]
         except (OSError, ValueError) as error:
             parser().error(f"argument --read: {error}")
-        print(results.about(report["machine"]))
-        for found in report["workloads"]:
+        except (LookupError, TypeError) as error:
+            parser().error(f"argument --read: {options.read} is no report of this command: {error!r}")
+        print(about)
+        for found in workloads:
             show(found, options.markdown)
     else:
         try:

@@ -67,8 +67,9 @@ def _copy(table: torch.Tensor) -> torch.Tensor:
 
 
 def _number(value: Any) -> Any:
-    """A number of NumPy's, or in a tensor without dims, as one of Python's; anything else as it is."""
-    return value.item() if hasattr(value, "item") else value
+    """A number of NumPy's, or in a tensor of the host without dims, as one of Python's; anything else as it is."""
+    is_number = getattr(value, "ndim", None) == 0 and str(getattr(value, "device", "cpu")) == "cpu"
+    return value.item() if is_number else value
 
 
 def _even_offsets(table: torch.Tensor) -> torch.Tensor:
