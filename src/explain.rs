@@ -1,5 +1,6 @@
 //! [`Explain`]: the account of a plan, with the [`Launch`] that a device would get.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::cuda;
@@ -250,9 +251,8 @@ impl fmt::Display for Explain {
         }
         if self.around_caches.contains(&true) {
             let around = self.around_caches.iter().zip(&self.stores);
-            let mut stores: Vec<_> = around.filter(|(is_around, _)| **is_around).collect();
-            stores.dedup();
-            for (_, stores) in stores {
+            let stores = around.filter(|(is_around, _)| **is_around).map(|(_, stores)| stores);
+            for stores in stores.collect::<BTreeSet<_>>() {
                 write!(f, "\nstores         around the caches: {stores}")?;
             }
         }

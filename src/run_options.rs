@@ -17,7 +17,8 @@ pub struct RunOptions {
     pub stream: Option<Stream>,
     /// Streams that wrote the samples; the work waits for what they have enqueued so far.
     pub producers: Vec<Stream>,
-    /// Owners of the samples' memory, kept until the samples have been read. The work waits for pending writes to memory that
+    /// Owners of the samples' memory, kept until the samples have been read; in a capture of samples that a device selects, as long
+    /// as the table of their list, which they must not keep. The work waits for pending writes to memory that
     /// windrow allocated, and for the end of any other call that is among the owners.
     pub keep: Vec<Owner>,
     /// The allocator of outputs on a device; `None` is the engine's own pool.

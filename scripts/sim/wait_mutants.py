@@ -103,12 +103,10 @@ EDITS = {
         ("match self.memory.end_behind(&current, user, &mut end) {",
          "if is('end of memory: consumers not waited for') { continue; }\n"
          "            match self.memory.end_behind(&current, user, &mut end) {"),
-        ("Err(_) if current.synchronize()",
-         "Err(_) if !is('end of memory: record lost, device not waited for') && current.synchronize()"),
-        ("Ok(false) => unnamed.push(user),", "Ok(false) => if !is('end of memory: captured stream not waited for') { unnamed.push(user) },"),
-        ("true => users.streams.push(self.home),", "true => if !is('end of memory: our stream not waited for') { users.streams.push(self.home) },"),
-        ("false => users.borrowed.push(self.home),",
-         "false => if !is('end of memory: stream of the call not waited for') { users.borrowed.push(self.home) },"),
+        ("Ok(false) | Err(_) => unnamed.push(user),",
+         "Ok(false) => if !is('end of memory: captured stream not waited for') { unnamed.push(user) },\n"
+         "                Err(_) => if !is('end of memory: record lost, device not waited for') { unnamed.push(user) },"),
+        ("if !known.contains(&writer) {", "if !known.contains(&writer) && !is('end of memory: stream of the call not waited for') {"),
         ("users.borrowed.extend(unnamed);",
          "if !is('end of memory: stream of another thread not waited for') { users.borrowed.extend(unnamed); }"),
         ("if !event.query()? {", "if !is('end of memory: event not asked') && !event.query()? {"),

@@ -168,8 +168,8 @@ impl<'py> ClassRules<'py> {
         Ok(children)
     }
 
-    /// Form and arguments of a leaf for which a spec or its class has them; the class's form and arguments but `dtype` take
-    /// precedence over the spec's. `None` if neither has: those of the call apply. Marks the spec's entry as used.
+    /// Form and arguments of a leaf for which a spec or its class has them; the class's form and arguments take precedence
+    /// over the spec's, its `dtype` only if it is int64. `None` if neither has: those of the call apply. Marks the spec's entry as used.
     ///
     /// # Errors
     /// ValueError for a spec of another form for a leaf that is to be a torch tensor, and for `copy=False` where the class asks

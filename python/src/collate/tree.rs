@@ -7,7 +7,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use windrow::observe::Stage;
-use windrow::{Batch, Engine};
+use windrow::{Batch, Engine, Stream};
 
 use crate::collate::forms::COLLATE;
 use crate::collate::job::Job;
@@ -187,7 +187,8 @@ fn import<'py>(
     mut options: Options<'py>,
 ) -> PyResult<Import<'py>> {
     let py = samples.py();
-    let root = NodeInput { column: column_of(samples, sep)?, within: ClassRules::default() };
+    let column = column_of(samples, sep, options.stream)?;
+    let root = NodeInput { column, within: ClassRules::default() };
     let out = options.out.take();
     let common = common.map(|common| common.copy()).transpose()?;
     if let Some(common) = common.as_ref().filter(|_| out.is_some()) {
@@ -228,13 +229,18 @@ fn import<'py>(
 }
 
 /// The samples of a call, as one column. ValueError for none, TypeError for a mapping or text in place of a list.
-fn column_of<'py>(samples: &Bound<'py, PyAny>, sep: &str) -> PyResult<Column<'py>> {
+fn column_of<'py>(
+    samples: &Bound<'py, PyAny>,
+    sep: &str,
+    stream: Option<Stream>,
+) -> PyResult<Column<'py>> {
     if let Some(column) = read_before(samples, sep)? {
         return Ok(column);
     }
     // What lends its memory without being a class of arrays: its items would lose their dtype.
     if matches!(route_of(samples)?.0, ImportRoute::Protocols) && is_tensor(samples)? {
-        let (imported, _) = import_samples(samples, Reading::OWNED)?;
+        let reading = Reading { stream, ..Reading::OWNED };
+        let (imported, _) = import_samples(samples, reading)?;
         return match imported.list.is_empty() {
             true => Err(no_samples()),
             false => Ok(Column::Imported(Arc::new(imported))),

@@ -49,22 +49,42 @@ impl Producers {
 
     /// Adds the work of `other`; its `current`, `torch` and `made_beside` count only where this has none.
     pub fn merge(&mut self, other: &Producers) {
-        self.merge_all([other]);
+        self.merge_streams(other);
+        for end in &other.ends {
+            if !self.ends.iter().any(|known| known.id() == end.id()) {
+                self.ends.push(end.clone());
+            }
+        }
+        for tensor in &other.tensors {
+            // The samples of one batch come one after the other.
+            if self.tensors.last().is_none_or(|last| owner_id(last) != owner_id(tensor)) {
+                self.tensors.push(tensor.clone());
+            }
+        }
     }
 
-    /// Adds the work of all `others`, such as those of the samples of a list, as [`Producers::merge`] does.
+    /// Adds the work of all `others`, as many as samples, as [`Producers::merge`] does; a tensor of an owner once.
     pub fn merge_all<'p>(&mut self, others: impl IntoIterator<Item = &'p Producers>) {
-        let owner_id = |tensor: &Tensor| Arc::as_ptr(tensor.owner()).addr();
         let mut known: HashSet<usize> = self.ends.iter().map(End::id).collect();
         known.extend(self.tensors.iter().map(owner_id));
         for other in others {
-            self.current = self.current.or(other.current);
-            self.torch = self.torch.or(other.torch);
-            self.made_beside = self.made_beside.or(other.made_beside);
-            other.streams.iter().for_each(|&stream| self.add(stream));
+            self.merge_streams(other);
             self.ends.extend(other.ends.iter().filter(|end| known.insert(end.id())).cloned());
             let tensors = other.tensors.iter().filter(|tensor| known.insert(owner_id(tensor)));
             self.tensors.extend(tensors.cloned());
         }
     }
+
+    /// Adds what [`Producers::merge`] adds but ends and tensors.
+    fn merge_streams(&mut self, other: &Producers) {
+        self.current = self.current.or(other.current);
+        self.torch = self.torch.or(other.torch);
+        self.made_beside = self.made_beside.or(other.made_beside);
+        other.streams.iter().for_each(|&stream| self.add(stream));
+    }
+}
+
+/// A number that tensors of one owner have and no others meanwhile.
+fn owner_id(tensor: &Tensor) -> usize {
+    Arc::as_ptr(tensor.owner()).cast::<()>().addr()
 }

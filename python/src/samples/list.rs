@@ -388,7 +388,6 @@ impl PySampleList {
     pub fn join(&self, py: Python<'_>, mut other: ListSamples) -> PyResult<()> {
         // These are released without the lock of the list, and structures are compared without it.
         let (_gone, _emptied, _unselected);
-        drop(self.unselected());
         let mut current = loop {
             match (&self.snapshot(py), &mut other) {
                 (ListSamples::Leaves(imported), ListSamples::Leaves(other)) => {
@@ -406,6 +405,7 @@ impl PySampleList {
                 }
                 _ => {}
             }
+            drop(self.unselected());
             let current = self.samples();
             match (&current.samples, &other) {
                 // Another thread was the first to add to an empty list.

@@ -9,7 +9,7 @@
 //!                                                                          too many, or no memory: as used on a named stream if
 //!                                                                          the home is ours, else as handed to it
 //!           used by work with events, or on named streams   -> ending      freed to the pool when all events are reached
-//!           handed to streams that may be gone              -> handed_out  until calls have named them all: -> ending
+//!           made on or handed to streams that may be gone   -> handed_out  until calls have named them all: -> ending
 //!
 //! allocate  too much handed out: wait for the device, free it all
 //!           note that the stream is named
@@ -234,7 +234,9 @@ impl DeviceMemory {
         named: StreamKey,
     ) -> DriverResult<()> {
         let mut handed_out = lock(&self.handed_out);
-        if !handed_out.iter().any(|(streams, _)| streams.contains(&named)) {
+        if !handed_out.iter().any(|(streams, _)| streams.contains(&named))
+            || stream.is_capturing()?
+        {
             return Ok(());
         }
         let event = Arc::new(self.events.take(current)?);
@@ -297,10 +299,9 @@ impl DeviceMemory {
     /// needs.
     fn has_too_much_handed_out(&self) -> bool {
         let handed_out = lock(&self.handed_out);
-        let idle = handed_out.iter().filter(|(streams, _)| streams.contains(&ANY_STREAM));
-        let (count, bytes) = idle.fold((0, 0), |(n, sum), (_, one)| (n + 1, sum + one.bytes));
-        let is_much = bytes > self.context.info().total_bytes / POLICY.idle_share;
-        handed_out.len() > POLICY.max_parked || count > POLICY.min_idle && is_much
+        let (count, bytes) = (handed_out.len(), handed_out.iter().map(|(_, one)| one.bytes).sum());
+        let most_bytes: u64 = self.context.info().total_bytes / POLICY.idle_share;
+        count > POLICY.max_parked || count > POLICY.min_idle && most_bytes < bytes
     }
 
     /// Makes the release of memory wait for the work on a stream that still exists; false, and for none, while the stream is captured.
@@ -543,8 +544,7 @@ impl DeviceBlock {
 }
 
 impl Drop for DeviceBlock {
-    /// Waits for the device only if no event can be recorded any more. In a forked child, and after a failure, the memory is
-    /// lost.
+    /// Does not wait. In a forked child, and after a failure, the memory is lost.
     fn drop(&mut self) {
         self.memory.used_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
         if self.address == 0 {
@@ -557,6 +557,7 @@ impl Drop for DeviceBlock {
         let mut users = std::mem::take(&mut *lock(&self.users));
         users.streams.retain(|user| *user != self.home);
         users.borrowed.retain(|user| *user != self.home);
+        let users_ready = users.ready.as_ref().map(|(stream, _)| *stream);
         let events: SmallVec<[_; 2]> = users.ready.into_iter().chain(users.readers).collect();
         let is_home = events.iter().all(|(of, _)| *of == self.home);
         let bytes = self.bytes.next_multiple_of(SIZE_ALIGN);
@@ -572,21 +573,25 @@ impl Drop for DeviceBlock {
         // A driver that is torn down takes nothing back; after a failure of the device the memory is gone with the
         // context.
         let Ok(current) = self.memory.context.enter() else { return };
-        // Consumers on the stream of the call need no name.
-        match self.memory.exists(self.home) {
-            true => users.streams.push(self.home),
-            false => users.borrowed.push(self.home),
+        // Consumers on the streams of the calls that wrote it need no name.
+        let last = users_ready.filter(|last| *last != self.home);
+        for writer in std::iter::once(self.home).chain(last) {
+            let known = match self.memory.exists(writer) {
+                true => &mut users.streams,
+                false => &mut users.borrowed,
+            };
+            if !known.contains(&writer) {
+                known.push(writer);
+            }
         }
         let (mut unnamed, named): (Vec<_>, Vec<_>) =
             users.streams.into_iter().partition(|user| user.is_of_another_thread());
         for user in named {
             match self.memory.end_behind(&current, user, &mut end) {
                 Ok(true) => {}
-                // What was on it before its capture has no event.
-                Ok(false) => unnamed.push(user),
-                // No event can be recorded any more: all work has to end first. If that fails too, the memory is lost.
-                Err(_) if current.synchronize().is_err() => return,
-                Err(_) => {}
+                // What was on it before its capture has no event, and so has all after a failure, or on the legacy stream beside
+                // a capture of another's.
+                Ok(false) | Err(_) => unnamed.push(user),
             }
         }
         // Streams that their owner may have destroyed, and those that have no name on this thread.

@@ -16,8 +16,8 @@ policy! {
     max_spare_pinned_bytes: usize = 256 << 20,
     /// The most freed blocks of device memory that are parked for their streams; the oldest go back to the pool.
     max_parked: usize = 64,
-    /// Freed blocks that nobody's stream can be asked about wait until the device is idle. The next call waits for that if
-    /// they are more than `min_idle` blocks, as a loop needs to run ahead, and more than one part in `idle_share` of the
+    /// Freed blocks whose streams cannot be asked about wait until these are named, or the device is idle. The next call waits for
+    /// that if they are more than `min_idle` blocks, as a loop needs to run ahead, and more than one part in `idle_share` of the
     /// device's memory.
     idle_share: u64 = 64,
     min_idle: usize = 4,

@@ -269,8 +269,8 @@ impl Run<'_> {
 
     /// Records the end of the work in all blocks that are written or read, keeps the owners of everything else that is read
     /// until then, and sets the result's completion; a move has none. Owners of lent memory are kept if it belongs to another
-    /// stream. In a capture there is no end, owners are the caller's to keep, and only samples that a device selects have a
-    /// completion.
+    /// stream. In a capture there is no end, owners are the caller's to keep or the table's (`ListTable::keep_for_graph`), and only
+    /// samples that a device selects have a completion.
     pub fn finish(
         &mut self,
         out_owners: &[Owner],
