@@ -46,7 +46,8 @@ def train(rank: int, store: str) -> None:
         counts.append([0] * NUM_RANKS)
         dist.all_gather_object(counts[-1], batch["input_ids"].numel())
     if rank == 0:
-        print(f"{len(counts)} steps; tokens of the ranks in the first three: {counts[:3]}")
+        # Flushed: the pool ends its processes without waiting for what they have buffered.
+        print(f"{len(counts)} steps; tokens of the ranks in the first three: {counts[:3]}", flush=True)
     dist.destroy_process_group()
 
 

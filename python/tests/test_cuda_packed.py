@@ -10,9 +10,8 @@ import pytest
 
 import windrow as wr
 from cuda_harness import Cai, copy_out, later, plain, table_type
-from helpers import assert_same, paint_values, refusal
+from helpers import PICKLED_BY, assert_same, paint_values, refusal
 from test_cuda_moves import on, read
-from test_pickles import BY
 
 SHAPES = {"w": ((4, 6), "float32"), "b": ((7,), "float16"), "step": ((), "int64"), "none": ((2, 0), "uint8"), "t": ((5, 3), "uint8")}
 ARRAYS = {key: paint_values(shape, dtype, seed) for seed, (key, (shape, dtype)) in enumerate(SHAPES.items())}
@@ -144,25 +143,25 @@ def test_buckets(driver, source, target, max_bytes):
     assert_same(into["turned"], turned.T)
 
 
-@pytest.mark.parametrize("how", BY)
+@pytest.mark.parametrize("how", PICKLED_BY)
 @pytest.mark.parametrize("place", PLACES)
 def test_pickles_return_to_their_device(driver, place, how):
     """Page-locked memory comes back as memory of the host, which it is."""
     device = "cuda:0" if place == "cuda" else "cpu"
-    packed = BY[how](wr.pack(tree_on(driver, place)))
+    packed = PICKLED_BY[how](wr.pack(tree_on(driver, place)))
     assert bytes_of(packed.buffer) == BYTES and packed.buffer.device == device
     rows = [paint_values((n, 3), "float32", n) for n in (2, 4, 1)]
     for form in (wr.Pad(mask="pad"), wr.Ragged(batch_index=True)):
         for arena in (False, True):
             batch = wr.collate(rows, form, arena=arena, device=place)
-            copied = BY[how](batch)
+            copied = PICKLED_BY[how](batch)
             assert copied.device == device and len(copied) == 3 and copied.max_length == batch.max_length
             for name in ("data", "lengths", "offsets", "mask", "batch_index"):
                 if getattr(batch, name) is not None:
                     assert_same(plain(getattr(copied, name)), plain(getattr(batch, name)))
     samples = on(driver, place, [*rows, np.arange(5), *rows[:1]])
     for listed in (wr.SampleList(samples), wr.SampleList([{"x": sample} for sample in samples])):
-        copied = [sample["x"] if isinstance(sample, dict) else sample for sample in BY[how](listed)]
+        copied = [sample["x"] if isinstance(sample, dict) else sample for sample in PICKLED_BY[how](listed)]
         assert [sample.device for sample in copied] == [device] * 5
         for sample, row in zip(copied, [*rows, np.arange(5), *rows[:1]]):
             assert_same(plain(sample), row)

@@ -8,20 +8,9 @@ import numpy as np
 import pytest
 
 import windrow as wr
-from helpers import assert_same, assert_tensor, memory, paint, paint_values, refusal
+from helpers import PICKLED_BY, assert_same, assert_tensor, memory, paint, paint_values, refusal
 from test_sample_list_trees import assert_same_tree, makers, nested, registered  # noqa: F401
 
-BY = {f"protocol {number}": lambda x, number=number: pickle.loads(pickle.dumps(x, number)) for number in range(pickle.HIGHEST_PROTOCOL + 1)}
-BY["deepcopy"] = copy.deepcopy
-
-
-def out_of_band(x):
-    buffers = []
-    head = pickle.dumps(x, 5, buffer_callback=buffers.append)
-    return pickle.loads(head, buffers=[bytearray(buffer) for buffer in buffers])
-
-
-BY["out of band"] = out_of_band
 LAYOUTS = {
     "row-major": lambda x: x,
     "strided": lambda x: np.repeat(x, 2, axis=-1)[..., ::2],
@@ -35,13 +24,13 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("how", BY)
+@pytest.mark.parametrize("how", PICKLED_BY)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", ["float32", "uint8", "complex128"])
 def test_tensors(layout, how, name):
     array = np.asarray(LAYOUTS[layout](paint((4, 6), name)))
     tensor = wr.asarray(array)
-    again = BY[how](tensor)
+    again = PICKLED_BY[how](tensor)
     assert (again.dtype, again.shape) == (tensor.dtype, tensor.shape)
     assert_same(memory(again), np.array(array, order="C"))
     assert again.data_ptr() != tensor.data_ptr() or tensor.nbytes == 0
@@ -66,12 +55,12 @@ OUTS = {
 }
 
 
-@pytest.mark.parametrize("how", BY)
+@pytest.mark.parametrize("how", PICKLED_BY)
 @pytest.mark.parametrize("layout", OUTS)
 @pytest.mark.parametrize("form", outputs())
 def test_batches_in_outputs_of_any_layout(form, layout, how):
     batch = outputs()[form](OUTS[layout])
-    again = BY[how](batch)
+    again = PICKLED_BY[how](batch)
     assert len(again) == len(batch) and again.max_length == batch.max_length
     for name in ("data", "lengths", "offsets", "mask", "batch_index"):
         got, want = getattr(again, name), getattr(batch, name)
@@ -85,7 +74,7 @@ def test_batches_in_outputs_of_any_layout(form, layout, how):
 def test_outputs_of_torch(torch):
     for out in (torch.zeros(4, 6)[:, ::2], torch.zeros(3, 4).t(), torch.zeros(4, 3)):
         batch = wr.stack(list(paint_values((4, 3), "float32")), out=out)
-        assert_tensor(BY["deepcopy"](batch).data, paint_values((4, 3), "float32"))
+        assert_tensor(PICKLED_BY["deepcopy"](batch).data, paint_values((4, 3), "float32"))
 
 
 TABLE = paint((5, 4), "int32")
@@ -124,11 +113,11 @@ def assert_same_lists(got, want):
         assert_tensor(one, np.array(other.numpy(), order="C"))
 
 
-@pytest.mark.parametrize("how", BY)
+@pytest.mark.parametrize("how", PICKLED_BY)
 @pytest.mark.parametrize("kind", LISTS)
 def test_lists(kind, how):
     samples = LISTS[kind]()
-    again = BY[how](samples)
+    again = PICKLED_BY[how](samples)
     assert_same_lists(again, samples)
     again.append(paint(3))
     assert len(again) == len(samples) + 1
@@ -144,12 +133,12 @@ WITHOUT_NUMBERS = {
 }
 
 
-@pytest.mark.parametrize("how", BY)
+@pytest.mark.parametrize("how", PICKLED_BY)
 @pytest.mark.parametrize("sample", [[1, 2], [0.5], np.ones(2, np.uint8)])
 @pytest.mark.parametrize("kind", WITHOUT_NUMBERS)
 def test_rows_without_numbers_have_the_dtype_of_later_ones(kind, sample, how):
     samples = WITHOUT_NUMBERS[kind]()
-    again = BY[how](samples)
+    again = PICKLED_BY[how](samples)
     assert_same_lists(again, samples)
     for one in (samples, again):
         one.append(sample)
@@ -158,20 +147,20 @@ def test_rows_without_numbers_have_the_dtype_of_later_ones(kind, sample, how):
 
 def test_lists_of_torch_tensors(torch):
     samples = wr.SampleList([torch.full((n, 2), float(n), dtype=torch.bfloat16) for n in (1, 3, 2)])
-    again = BY["deepcopy"](samples)
+    again = PICKLED_BY["deepcopy"](samples)
     assert [t.torch().tolist() for t in (again[0], again[1], again[2])] == [[[n, n]] * int(n) for n in (1.0, 3.0, 2.0)]
 
 
 @pytest.mark.parametrize("make", [wr.asarray, wr.stack])
 def test_shallow_copies_share_memory(make):
     made = make(TABLE)
-    assert copy.copy(made).data_ptr() == made.data_ptr() != BY["deepcopy"](made).data_ptr()
+    assert copy.copy(made).data_ptr() == made.data_ptr() != PICKLED_BY["deepcopy"](made).data_ptr()
 
 
 def test_a_list_is_pickled_by_value():
     table = TABLE.copy()
     samples = wr.SampleList(table)
-    again, shared = BY["deepcopy"](samples), copy.copy(samples)
+    again, shared = PICKLED_BY["deepcopy"](samples), copy.copy(samples)
     table[:] = 0
     assert_same_lists(again, wr.SampleList(TABLE))
     assert not shared[1].numpy().any()
@@ -186,11 +175,11 @@ def test_the_samples_of_one_shape_are_one_buffer():
     assert len(buffers) == 1 and len(head) < 1000 and buffers[0].raw().nbytes == 2000 * 18
 
 
-@pytest.mark.parametrize("how", BY)
+@pytest.mark.parametrize("how", PICKLED_BY)
 def test_lists_of_trees(how, registered):  # noqa: F811
     for make in [*makers(registered).values(), nested]:
         samples = wr.SampleList([make(i) for i in range(5)]).take([4, 0, 2])
-        again = BY[how](samples)
+        again = PICKLED_BY[how](samples)
         assert type(again) is wr.SampleList and len(again) == 3
         assert_same_tree(wr.collate(again), wr.collate(samples))
         again[0] = make(7)
@@ -198,18 +187,18 @@ def test_lists_of_trees(how, registered):  # noqa: F811
         assert_same_tree(wr.collate(again), wr.collate([make(i) for i in (7, 0, 2, 8)]))
 
 
-@pytest.mark.parametrize("how", BY)
+@pytest.mark.parametrize("how", PICKLED_BY)
 @pytest.mark.parametrize("tree", [{}, {"a": {}}, {"a": [{}, {}], "b": {}}])
 def test_trees_without_leaves(tree, how):
-    again = BY[how](wr.SampleList([tree] * 3))
+    again = PICKLED_BY[how](wr.SampleList([tree] * 3))
     assert len(again) == 3 and [again[i] for i in range(3)] == [tree] * 3
     refusal(lambda: again.append({"b": 1}), (KeyError, TypeError, ValueError))
 
 
-@pytest.mark.parametrize("how", BY)
+@pytest.mark.parametrize("how", PICKLED_BY)
 def test_a_list_of_no_trees(how, registered):  # noqa: F811
     for make in [*makers(registered).values(), nested, lambda i: {"x": paint(3, "int16", i), "y": "a", "z": [1, 2]}]:
-        again = BY[how](wr.SampleList([make(0), make(1)])[:0])
+        again = PICKLED_BY[how](wr.SampleList([make(0), make(1)])[:0])
         assert len(again) == 0
         # Appended samples must have the structure that the samples had.
         refusal(lambda again=again: again.append({"no such": 1}), (KeyError, TypeError, ValueError))
@@ -219,7 +208,7 @@ def test_a_list_of_no_trees(how, registered):  # noqa: F811
 
 def test_a_list_of_no_graphs():
     data = pytest.importorskip("torch_geometric.data").Data
-    again = BY["deepcopy"](wr.SampleList([{"g": data(), "y": 1}])[:0])
+    again = PICKLED_BY["deepcopy"](wr.SampleList([{"g": data(), "y": 1}])[:0])
     refusal(lambda: again.append({"g": 1, "y": 1}), TypeError, "g")
 
 
