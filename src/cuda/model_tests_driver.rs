@@ -173,7 +173,11 @@ impl Current<'_> {
     }
 
     pub fn synchronize(&self) -> Result<()> {
-        unreachable!("nothing fails here, and no stream is that of a thread")
+        for queue in &self.0.queues {
+            let last = queue.0.lock().unwrap().clone();
+            last.iter().for_each(|work| work.wait());
+        }
+        Ok(())
     }
 
     pub fn synchronize_all(&self) -> Result<()> {
