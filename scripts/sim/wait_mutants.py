@@ -164,7 +164,7 @@ EDITS = {
     ],
     "run/select.rs": [
         ("stream.synchronize()?;\n            block = Some", "if !is('table of a list: not waited for') { stream.synchronize()?; }\n            block = Some"),
-        ("stream.synchronize()?;\n    list.captured", "if !is('memory of a graph: not waited for') { stream.synchronize()?; }\n    list.captured"),
+        ("stream.synchronize()?;\n    list.keep_for_graph", "if !is('memory of a graph: not waited for') { stream.synchronize()?; }\n    list.keep_for_graph"),
     ],
     "run/run.rs": [
         ("stream.synchronize()?;\n            }\n        }\n        self.order_behind(",

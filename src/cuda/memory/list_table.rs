@@ -29,11 +29,9 @@ pub(crate) struct ListTable {
     /// Page-locked: indices out of range, of the list and of its calls.
     pub found: PinnedBlock,
     pub num_calls: AtomicU32,
-    /// Tables of launches in graphs.
-    pub captured: Mutex<Vec<Arc<DeviceBlock>>>,
     /// Whether a graph reads the table.
     pub is_in_graph: AtomicBool,
-    /// What keeps the samples that graphs select from.
+    /// What graphs need: the tables of their launches, and the owners of their calls.
     pub in_graphs: Mutex<Vec<Owner>>,
 }
 
@@ -52,7 +50,7 @@ pub(crate) struct IndexCheck {
 }
 
 impl ListTable {
-    /// Keeps the owners of a call that is captured, as long as the table is there.
+    /// Keeps owners for a graph that reads the table, as long as the table is there.
     pub fn keep_for_graph(&self, owners: &[Owner]) {
         self.is_in_graph.store(true, Ordering::Relaxed);
         let mut kept = self.in_graphs.lock().unwrap_or_else(PoisonError::into_inner);

@@ -22,7 +22,7 @@
 #![allow(unsafe_code)] // Copies and launches with raw addresses.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bytemuck::{bytes_of, cast, cast_slice, Zeroable};
 
@@ -39,7 +39,7 @@ use crate::cuda::launch::table_writer::DeviceColumn;
 use crate::cuda::memory::device::DeviceBlock;
 use crate::cuda::memory::list_table::{IndexCheck, ListTable, NUM_FOUND};
 use crate::samples::{SampleList, Selection};
-use crate::tensor::{DType, Error, Result, Tensor};
+use crate::tensor::{DType, Error, Owner, Result, Tensor};
 
 impl Executor {
     /// Makes the table by which the device finds the samples of a list by indices: their addresses,
@@ -111,7 +111,6 @@ impl Executor {
             alignment,
             found,
             num_calls: AtomicU32::new(0),
-            captured: Mutex::default(),
             is_in_graph: AtomicBool::new(false),
             in_graphs: Mutex::default(),
         }))
@@ -275,6 +274,6 @@ fn captured_block(run: &Run<'_>, list: &ListTable, bytes: u64) -> Result<Arc<Dev
     let stream = run.executor.stream.on(run.current);
     let block = Arc::new(run.executor.memory.allocate(run.current, stream, bytes)?);
     stream.synchronize()?;
-    list.captured.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&block));
+    list.keep_for_graph(&[Arc::clone(&block) as Owner]);
     Ok(block)
 }
