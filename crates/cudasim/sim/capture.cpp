@@ -4,9 +4,10 @@
 
 namespace cudasim {
 
-Table<CUgraph, Graph> graphs;
+Table<CUgraph, Graph>& graphs = *new Table<CUgraph, Graph>;
 
-static std::vector<CapturePtr> captures;  // those that have begun and not ended
+/// Those that have begun and not ended.
+static auto& captures = *new std::vector<CapturePtr>;
 static thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 /// Ends a capture that a call conflicts with. Noted, for the caller may not learn of it: its call may succeed.

@@ -20,7 +20,7 @@ struct Fault {
 };
 
 /// Guarded by a lock of its own, since notes are taken with and without `global`.
-static struct {
+static struct Control {
     std::mutex mutex;
     std::vector<Fault> faults;
     uint64_t calls = 0;
@@ -28,7 +28,7 @@ static struct {
     std::vector<std::string> trace;
     uint64_t most_blocks = 0;  // blocks of the largest launch since the trace began
     std::vector<std::string> misuses;
-} control;
+}& control = *new Control;
 
 static std::atomic<bool> initialized, forked;
 

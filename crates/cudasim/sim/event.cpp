@@ -4,7 +4,7 @@
 
 namespace cudasim {
 
-Table<CUevent, Event> events;
+Table<CUevent, Event>& events = *new Table<CUevent, Event>;
 
 static std::atomic<uint64_t> waits, ignored;
 

@@ -11,7 +11,7 @@ struct Exec {
     Ticket last;
 };
 
-static Table<CUgraphExec, Exec> execs;
+static auto& execs = *new Table<CUgraphExec, Exec>;
 
 size_t num_graph_execs() { return execs.count(); }
 

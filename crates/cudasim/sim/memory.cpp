@@ -14,7 +14,7 @@
 
 namespace cudasim {
 
-std::map<uintptr_t, Allocation> allocations;
+std::map<uintptr_t, Allocation>& allocations = *new std::map<uintptr_t, Allocation>;
 
 Allocation* find_memory(uintptr_t p, uintptr_t* base) {
     auto i = allocations.upper_bound(p);
@@ -51,8 +51,7 @@ static char* from_system(size_t bytes) {
     return block == MAP_FAILED ? nullptr : static_cast<char*>(block);
 }
 
-/// Blocks below kLargeBytes are parts of slabs, which are kept, and are given out again by their size. Never destroyed, as threads may go on
-/// when the process ends.
+/// Blocks below kLargeBytes are parts of slabs, which are kept, and are given out again by their size.
 static struct Slabs {
     std::mutex mutex;
     std::map<size_t, std::vector<char*>> free;
@@ -122,10 +121,10 @@ void guarded_delete(char* p, size_t capacity) {
 }
 
 /// The memory that may be touched now: unlike the memory table, in the order of streams. Guarded by a lock of its own.
-static struct {
+static struct InUse {
     std::mutex mutex;
     std::map<uintptr_t, size_t> sizes;
-} in_use;
+}& in_use = *new InUse;
 
 device_code::Reach::Range memory_in_use_at(uintptr_t address) {
     {
@@ -187,7 +186,7 @@ void check_untouched(const char* p, size_t capacity) {
 }
 
 /// Memory freed last is kept for a while: late readers find 0xDD there, late writers are noticed.
-static std::deque<std::pair<char*, size_t>> quarantine;
+static auto& quarantine = *new std::deque<std::pair<char*, size_t>>;
 static size_t quarantined;
 
 static void retire(char* p, size_t size) {
@@ -225,7 +224,7 @@ void give_device_memory(int device, size_t size) { used[device] -= size; }
 size_t device_memory_used(int device) { return used[device]; }
 
 std::atomic<bool> confidential{false};
-static std::map<uintptr_t, std::vector<char>> stale;  // guarded by `global`
+static auto& stale = *new std::map<uintptr_t, std::vector<char>>;  // guarded by `global`
 
 void with_stale_mappings(const std::function<void()>& kernel) {
     auto swap_all = [] {

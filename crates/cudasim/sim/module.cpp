@@ -21,8 +21,8 @@ struct Function {
     int dynamic_shared_bytes = 48 << 10;
 };
 
-static Table<CUmodule, Module> modules;
-static Table<CUfunction, Function> functions;
+static auto& modules = *new Table<CUmodule, Module>;
+static auto& functions = *new Table<CUfunction, Function>;
 
 size_t num_modules() { return modules.count(); }
 

@@ -34,10 +34,10 @@ struct Pool {
     }
 };
 
-static std::map<CUmemoryPool, std::shared_ptr<Pool>> pools;
-static std::shared_ptr<Pool> default_pools[4];
+static auto& pools = *new std::map<CUmemoryPool, std::shared_ptr<Pool>>;
+static auto& default_pools = *new std::array<std::shared_ptr<Pool>, 4>;
 /// Destroyed pools whose last free still runs.
-static std::vector<std::shared_ptr<Pool>> dying;
+static auto& dying = *new std::vector<std::shared_ptr<Pool>>;
 
 CUmemoryPool handle_of(const Pool* pool) { return pool ? pool->handle : nullptr; }
 

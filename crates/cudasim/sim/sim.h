@@ -5,6 +5,7 @@
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -70,7 +71,8 @@ bool usable();
     CUresult code = enter(__func__, handle, context);    \
     if (!usable() || !context) return code
 
-/// Objects by handle. A handle is a number that is never used twice, so that a stale one shows.
+/// Objects by handle. A handle is a number that is never used twice, so that a stale one shows. Tables are never destroyed, nor other
+/// globals: streams may still run when the process ends.
 template <class Handle, class T>
 struct Table {
     std::map<Handle, std::shared_ptr<T>> all;
@@ -185,7 +187,7 @@ extern thread_local Stream* running;
 /// Whether this thread is inside a host function, which may not call CUDA.
 extern thread_local bool in_host_function;
 
-extern Table<CUstream, Stream> streams;
+extern Table<CUstream, Stream>& streams;
 /// The next stream gets the handle of a destroyed one, as a real driver may have it.
 void recycle_handle(CUstream handle);
 /// Finds the stream of a handle, default streams included. An unknown handle is noted as misuse. `global` is held.
@@ -219,7 +221,7 @@ struct Event {
     std::set<size_t> nodes;
 };
 
-extern Table<CUevent, Event> events;
+extern Table<CUevent, Event>& events;
 /// The n-th wait for an event from now on does nothing; 0: none.
 void ignore_wait(uint64_t n);
 /// Waits for events so far, ignored ones included.
@@ -249,7 +251,7 @@ struct Capture {
     std::map<StreamPtr, std::set<size_t>> frontier;
 };
 
-extern Table<CUgraph, Graph> graphs;
+extern Table<CUgraph, Graph>& graphs;
 /// Adds a node behind the captured stream's last ones; INVALIDATED once the capture is lost.
 CUresult capture_node(const StreamPtr& stream, Operation operation);
 /// Makes the event stand for the captured stream's last nodes.
@@ -294,7 +296,7 @@ struct Allocation {
     }
 };
 
-extern std::map<uintptr_t, Allocation> allocations;
+extern std::map<uintptr_t, Allocation>& allocations;
 /// The allocation that holds address `p`, or null; `base`: its address, to be used only if it is found.
 Allocation* find_memory(uintptr_t p, uintptr_t* base = nullptr);
 /// Whether [p, p + size) is in one allocation.

@@ -7,7 +7,7 @@ namespace cudasim {
 thread_local Stream* running;
 thread_local bool in_host_function;
 
-Table<CUstream, Stream> streams;
+Table<CUstream, Stream>& streams = *new Table<CUstream, Stream>;
 
 // ---- delays ----------------------------------------------------------------------------------
 
@@ -45,11 +45,11 @@ void random_delay(Random& random) {
 // ---- the gate --------------------------------------------------------------------------------
 
 /// Every stream passes here before an operation; tests close it for one stream or for all.
-static struct {
+static struct Gate {
     std::mutex mutex;
     std::condition_variable changed;
     bool held = false;
-} gate;
+}& gate = *new Gate;
 
 static void pass_gate(const Stream& stream) {
     std::unique_lock lock(gate.mutex);
