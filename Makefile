@@ -168,6 +168,7 @@ lint: $(NVCC_READY) $(VENV)/.lint
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked -- -D warnings
 	$(WITH_NVCC) CUDASIM_BUILD=0 $(CARGO) clippy --workspace --all-targets --features cuda --locked -- -D warnings
+	$(WITH_NVCC) scripts/sim/device_code.py --check 80
 	$(WITH_NVCC) CARGO=$(CARGO) scripts/ci/oldest_pyo3.sh --check
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps --locked --features ndarray,testing
 	scripts/ci/public_items.py

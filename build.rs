@@ -74,6 +74,11 @@ fn build() -> Result<(), String> {
     // A tenth of the bytes; every wheel and every test program has the image in it.
     command.arg(nvcc.compression());
     command.args(targets.iter().map(|t| format!("-gencode=arch=compute_{},code={t}", t.arch)));
+    // For a profiler, and for the tests of machine code, which count by line: the instructions are the same.
+    println!("cargo:rerun-if-env-changed=WINDROW_CUDA_LINES");
+    if env::var_os("WINDROW_CUDA_LINES").is_some_and(|value| value == "1") {
+        command.arg("-lineinfo");
+    }
     let image = out.join(if embeds() { EMBEDDED } else { "separate.fatbin" });
     let kept = kept_image(&kernels, &nvcc, &command)?;
     if let Some(kept) = kept.as_ref().filter(|kept| kept.is_file()) {

@@ -3,6 +3,7 @@
 
 scripts/sim/device_code.py [--out FOLDER] [--arch 90]... [FATBIN]
 scripts/sim/device_code.py --compile 90    only compiles the kernels with source lines, as test_device_code.py takes them
+scripts/sim/device_code.py --check 80      only checks that the sources compile for this architecture, without machine code
 
 For each architecture FOLDER gets sm_90.cubin and sm_90.sass, its listing; FOLDER is target/device-code. With
 CUDASIM_DEVICE_CODE=target/device-code/sm_90.cubin the simulated driver runs that instead of the kernels'
@@ -11,8 +12,10 @@ bodies as g++ compiled them. Prints the paths of the cubins.
 
 import argparse
 import fcntl
+import os
 import pathlib
 import re
+import subprocess
 import sys
 
 sys.dont_write_bytecode = True
@@ -40,18 +43,28 @@ def extract(image, folder=OUT, arches=None):
 
 
 def compiled(arch, folder=OUT):
-    """The kernels compiled for one architecture as build.rs does, but with their source lines, which change no
-    instruction. Kept until a source changes; a second process waits for the first."""
+    """The kernels of one architecture with their source lines: those of the engine's image if WINDROW_CUDA_LINES=1 gave it some,
+    else compiled as build.rs does. Lines change no instruction. Kept until a source changes; a second process waits for the first."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"lock_{arch}").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        return compiled_alone(arch, folder)
+        image = kernel_report.embedded() if os.environ.get("WINDROW_CUDA_LINES") == "1" else None
+        return (image and of_image(image, arch, folder)) or compiled_alone(arch, folder)
+
+
+def is_newer(cubin, sources):
+    return cubin.exists() and cubin.stat().st_mtime > max(source.stat().st_mtime for source in sources)
+
+
+def of_image(image, arch, folder):
+    cubin = folder / f"embedded/sm_{arch}.cubin"
+    return cubin if is_newer(cubin.with_suffix(".sass"), [image]) else extract(image, cubin.parent, [arch]).get(arch)
 
 
 def compiled_alone(arch, folder):
     cubin, unit = folder / f"lines_{arch}.cubin", folder / f"lines_{arch}.cu"
     sources = [source for source in (ROOT / "kernels").iterdir() if source.is_file()]
-    if cubin.exists() and cubin.stat().st_mtime > max(source.stat().st_mtime for source in sources):
+    if is_newer(cubin, sources):
         return cubin
     unit.write_text("".join(f'#include "{source}"\n' for source in sorted(sources) if source.suffix == ".cu"))
     new = folder / f"new_{arch}.cubin"
@@ -87,11 +100,17 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, default=OUT)
     parser.add_argument("--arch", type=int, action="append")
     parser.add_argument("--compile", type=int)
+    parser.add_argument("--check", type=int)
     parser.add_argument("image", nargs="?", type=pathlib.Path)
     options = parser.parse_args()
     if options.compile:
         print(compiled(options.compile))
         return
+    if options.check:
+        OUT.mkdir(parents=True, exist_ok=True)
+        nvcc, environment = kernel_report.tool("nvcc")
+        flags = "-ptx", "-std=c++17", "-Xcicc", "-O0", f"-arch=compute_{options.check}", "-o", OUT / "check.ptx"
+        sys.exit(subprocess.run([nvcc, *flags, ROOT / "kernels/windrow.cu"], env=environment).returncode)
     found = extract(options.image or kernel_report.embedded(), options.out, options.arch)
     if not found or (options.arch and set(options.arch) - set(found)):
         sys.exit(f"the image has machine code for {sorted(found) or 'nothing'}: see WINDROW_CUDA_ARCHS")
