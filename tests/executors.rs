@@ -6,7 +6,7 @@ mod common;
 
 use common::ask::Form;
 use common::ask::SIDES;
-use common::runner::is_emulated;
+use common::runner::{is_emulated, swept};
 use common::sample::ordered;
 use common::{runner, Ask, PadAsk, Sample};
 use windrow::collate::PerDim;
@@ -76,7 +76,8 @@ fn mirrored_rows_of_every_length() {
     let order = [2, 0, 1];
     // Lengths around one and two vectors of every size of pixel, and around a block of some.
     let widths = (1..=18).chain([31, 32, 33, 34, 341, 342, 4097]);
-    for (width, channels) in widths.flat_map(|width| [1, 2, 3, 4, 5].map(|c| (width, c))) {
+    let sizes = widths.flat_map(|width| [1, 2, 3, 4, 5].map(|c| (width, c)));
+    for (width, channels) in swept(3, sizes) {
         if width < 300 || channels % 2 == 1 {
             let shape = [2, width, channels];
             // The columns of an image are read from right to left, in rows without gaps.
@@ -109,7 +110,8 @@ fn turned_samples_of_every_size() {
     // Lengths around the vectors of each width of element, and around a block.
     let extents = |to: i64| (1..=to).chain([47, 49, 64, 65, 256, 257]);
     let widths = [DType::U8, DType::I16, DType::F32, DType::F64, DType::C128];
-    for (rows, columns) in extents(18).flat_map(|a| extents(34).map(move |b| (a, b))) {
+    let sizes = extents(18).flat_map(|a| extents(34).map(move |b| (a, b)));
+    for (rows, columns) in swept(7, sizes) {
         if rows * columns > 5000 {
             continue;
         }
@@ -139,7 +141,7 @@ fn permuted_samples_of_many_dims() {
         }
     }
     let most_dims = (!is_emulated()).then_some(most_dims);
-    for (shape, order) in most_dims.into_iter().chain([
+    let shapes = most_dims.into_iter().chain([
         (vec![8; 4], vec![1, 0, 3, 2]),
         (vec![8; 4], vec![2, 3, 0, 1]),
         (vec![4; 6], reversed(6)),
@@ -150,15 +152,16 @@ fn permuted_samples_of_many_dims() {
         (vec![9, 5, 31, 3], vec![1, 0, 2, 3]),
         (vec![4, 9, 64], vec![1, 0, 2]),
         (vec![4, 9, 68], vec![1, 0, 2]),
-    ]) {
-        for dtype in [DType::U8, DType::U16, DType::F32, DType::F64, DType::C64, DType::C128] {
-            let samples: Vec<_> = (0..2).map(|i| Sample::new(dtype, &shape, i)).collect();
-            let name = format!("{shape:?} of {dtype} as {order:?}");
-            runner().check(&name, &samples, &Ask::stack().permute(&order));
-            if dtype.is_arithmetic() && dtype.size() != 2 {
-                let to = Ask::stack().cast(DType::I32).permute(&order);
-                runner().check(&name, &samples, &to);
-            }
+    ]);
+    let dtypes = [DType::U8, DType::U16, DType::F32, DType::F64, DType::C64, DType::C128];
+    let cases = shapes.flat_map(|case| dtypes.map(|dtype| (case.clone(), dtype)));
+    for ((shape, order), dtype) in swept(5, cases) {
+        let samples: Vec<_> = (0..2).map(|i| Sample::new(dtype, &shape, i)).collect();
+        let name = format!("{shape:?} of {dtype} as {order:?}");
+        runner().check(&name, &samples, &Ask::stack().permute(&order));
+        if dtype.is_arithmetic() && dtype.size() != 2 {
+            let to = Ask::stack().cast(DType::I32).permute(&order);
+            runner().check(&name, &samples, &to);
         }
     }
 }

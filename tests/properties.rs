@@ -5,7 +5,7 @@
 mod common;
 
 use common::ask::Form;
-use common::runner::bytes_of;
+use common::runner::{bytes_of, is_emulated};
 use common::{runner, Ask, PadAsk, Paint, Sample, ARITHMETIC};
 use ndarray::{ArrayView, IxDyn, ShapeBuilder};
 use proptest::collection::vec;
@@ -316,8 +316,17 @@ proptest! {
     }
 }
 
+/// The number of permuted cases is a third on an emulator, which takes as long for one of them as for ten others.
+fn config_of_permuted() -> ProptestConfig {
+    let mut config = config(300);
+    if is_emulated() {
+        config.cases /= 3;
+    }
+    config
+}
+
 proptest! {
-    #![proptest_config(config(300))]
+    #![proptest_config(config_of_permuted())]
 
     #[test]
     fn permuted_samples_agree_with_the_oracle(batch in permuted()) {

@@ -578,7 +578,7 @@ GLOBS = ["k{}_x", "k{}_*", "*k{}_*", "*k{}_?", "[k]{}_*", "?{}_*", "[jk]{}_*", "
 @pytest.mark.parametrize("glob", GLOBS)
 def test_a_path_is_compared_with_few_of_many_patterns(glob, monkeypatch):
     """Each path with the patterns whose digits are in it, whatever the number of patterns. Globs with a range ask Python, which counts them."""
-    num, most = 8000, 3 if "_*{}_" in glob else 15
+    num, most = 2000, 3 if "_*{}_" in glob else 15
     patterns = [glob.format(j) for j in range(num)]
     paths = [f"k_{j}_x" if "_*{}_" in glob else f"k{j}_x" for j in range(num)]
     trials, compiled = [], functools.lru_cache(None)(lambda pattern: re.compile(fnmatch.translate(pattern)))
@@ -586,7 +586,7 @@ def test_a_path_is_compared_with_few_of_many_patterns(glob, monkeypatch):
     found = _windrow._patterns_of([pattern + "[x-z]" for pattern in patterns], [path + "x" for path in paths])
     assert num <= len(trials) <= most * num
     assert _windrow._patterns_of(patterns, paths) == found
-    for path in (0, 7, 10, 123, 7999):
+    for path in (0, 7, 10, 123, num - 1):
         assert found[path] == next(i for i, pattern in enumerate(patterns) if fnmatch.fnmatchcase(paths[path], pattern))
 
 
