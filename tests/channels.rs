@@ -5,6 +5,7 @@
 mod common;
 
 use common::ask::SIDES;
+use common::runner::{bytes_of, swept};
 use common::{runner, Ask, PadAsk, Sample};
 use windrow::collate::PerDim;
 use windrow::{DType, Mask, Side};
@@ -12,9 +13,11 @@ use windrow::{DType, Mask, Side};
 #[test]
 fn interleaved_channels_to_planes() {
     let sizes: &[(i64, i64)] = &[(1, 1), (3, 31), (5, 33), (16, 16), (7, 97)];
+    let others = [DType::U16, DType::F32, DType::F64, DType::C64];
     for channels in [2, 3, 4, 5] {
-        for &(height, width) in sizes {
-            for dtype in [DType::U8, DType::U16, DType::F32, DType::F64, DType::C64] {
+        for (at, &(height, width)) in sizes.iter().enumerate() {
+            let others = swept(3, others.into_iter().cycle().skip(at).take(4));
+            for dtype in std::iter::once(DType::U8).chain(others) {
                 let shape = [height, width, channels];
                 let samples: Vec<_> = (0..3).map(|i| Sample::rich(dtype, &shape, i)).collect();
                 let planes = Ask::stack().permute(&[2, 0, 1]);
@@ -84,9 +87,11 @@ fn larger_matrices_are_transposed() {
 /// The other way round, with more pixels than are read at once.
 #[test]
 fn planes_to_interleaved_channels() {
+    let dtypes = [DType::U8, DType::U16, DType::F32, DType::F64, DType::C64];
     for channels in [2, 3, 4, 5] {
-        for (height, width) in [(1, 1), (3, 31), (16, 16), (1, 257), (7, 97)] {
-            for dtype in [DType::U8, DType::U16, DType::F32, DType::F64, DType::C64] {
+        let sizes = [(1, 1), (3, 31), (16, 16), (1, 257), (7, 97)];
+        for (at, (height, width)) in sizes.into_iter().enumerate() {
+            for dtype in swept(3, dtypes.into_iter().cycle().skip(at).take(5)) {
                 let shape = [channels, height, width];
                 let samples: Vec<_> = (0..3).map(|i| Sample::rich(dtype, &shape, i)).collect();
                 let pixels = Ask::stack().permute(&[1, 2, 0]);
@@ -214,6 +219,24 @@ fn channels_of_many() {
                     &ask.permute(&[1, 2, 0]),
                 );
             }
+        }
+    }
+}
+
+/// The order of the samples decides nothing: the channels are along a dim that no sample may differ in.
+#[test]
+fn channels_without_a_dim_are_along_the_one_that_fits_all_samples() {
+    let (_, engine) = &runner().engines()[0];
+    for shapes in [[[4, 3], [3, 3]], [[3, 3], [4, 3]]] {
+        let samples = shapes.map(|shape| Sample::rich(DType::U8, &shape, 0));
+        let views = common::sample::views(&samples);
+        let dims = PadAsk { dims: Some(vec![0]), ..PadAsk::default() };
+        for ask in [Ask::ragged(), Ask::concat(-2), Ask::side(Side::Left), Ask::pad(dims)] {
+            let named = ask.cast(DType::F32).normalised(3, 1);
+            let unnamed = Ask { channel_dim: None, ..named.clone() };
+            let [want, got] = [named, unnamed]
+                .map(|ask| bytes_of(engine.assemble(&views, &ask.collate()).unwrap().data()));
+            assert_eq!(want, got);
         }
     }
 }

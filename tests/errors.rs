@@ -331,6 +331,12 @@ fn channels_that_do_not_fit() {
         let dims = if shape == "(3, 3)" { [3, 3] } else { [2, 4] };
         check(&[&dims], &Collate::stack().transform(three()), Is::Argument, &text);
     }
+    let text = format!("mean or std has 3 entries; {hint} (3, 2) they belong to");
+    for collate in
+        [Collate::ragged(Ragged::new()), Collate::concat(-2), Collate::pad(Pad::new().dims([0]))]
+    {
+        check(&[&[3, 2]], &collate.transform(three()), Is::Argument, &text);
+    }
     let collate = Collate::pad(Pad::new()).transform(three().channel_dim(-1));
     let tail = "mean and std have one entry for each channel";
     let text = format!("sample 1: expected 3 channels along dim 1, got shape (2, 4); {tail}");

@@ -68,7 +68,7 @@ impl Transform {
     }
 
     /// Sets the sample dim that the channels are along; without it, the only dim whose extent is the number of
-    /// channels.
+    /// channels in all samples that is neither joined nor named by [`Pad::dims`](crate::Pad::dims).
     #[must_use]
     pub fn channel_dim(mut self, dim: i64) -> Transform {
         self.channel_dim = Some(dim);

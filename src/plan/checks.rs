@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use crate::collate::{resolve_dim, Affine, Collate};
+use crate::collate::{resolve_dim, Affine, Collate, Form};
 use crate::plan::policy::POLICY;
 use crate::samples::{SampleList, TensorMeta};
 use crate::tensor::{
@@ -156,8 +156,8 @@ pub(super) fn resolve_permute(collate: &Collate, ndim: usize) -> Result<SmallVec
     Ok(permute)
 }
 
-/// The sample dim of the channels: the one that the options name, else the only one whose extent is their number in the first
-/// sample.
+/// The sample dim of the channels: the one that the options name, else the only one whose extent is their number in all samples,
+/// of the dims that are neither joined nor named to be padded.
 ///
 /// # Errors
 /// [`Error::Argument`] if there is no such dim; [`Error::Shape`] for samples of another extent there.
@@ -171,9 +171,23 @@ pub(super) fn resolve_channel_dim(
     let dim = match collate.transform.channel_dim {
         Some(dim) => resolve_dim("channel_dim", dim, shape.len())?,
         None => {
-            let mut fitting = (0..shape.len()).filter(|&d| shape[d] == channels);
-            match (fitting.next(), fitting.next()) {
-                (Some(dim), None) => dim,
+            let varies = |d: usize| match &collate.form {
+                Form::Stack => false,
+                Form::Concat { dim } => resolve_dim("dim", *dim, shape.len()) == Ok(d),
+                Form::Ragged(_) => d == 0,
+                Form::Pad(pad) => pad
+                    .dims
+                    .iter()
+                    .flatten()
+                    .any(|&dim| resolve_dim("dims", dim, shape.len()) == Ok(d)),
+            };
+            let mut fitting: SmallVec<[usize; 4]> =
+                (0..shape.len()).filter(|&d| shape[d] == channels && !varies(d)).collect();
+            if fitting.len() > 1 {
+                fitting.retain(|d| used.all(|_, shape| shape[*d] == channels));
+            }
+            match fitting[..] {
+                [dim] => dim,
                 _ => {
                     return Err(Error::argument(format!(
                         "mean or std has {channels} entries; channel_dim must say which dim of {} they belong to",

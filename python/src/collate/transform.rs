@@ -17,12 +17,13 @@ use crate::ground::arguments::{call_text, none_unknown, number_argument, per_dim
 ///     scale (float): multiplies first; ``1 / 255`` for 8-bit images.
 ///     mean, std (float or sequence): one number, or one for each channel.
 ///     channel_dim (int): sample dim of the channels, before ``permute``; None: the only dim with as many entries as ``mean`` or
-///         ``std``, else ValueError.
+///         ``std`` in all samples that is neither joined nor in ``dims``, else ValueError.
 ///     permute (sequence of int): order of the sample's dims in the batch, as for ``numpy.transpose``.
 ///
 /// The call raises ``ValueError`` if ``scale / std`` or ``-mean / std`` is not finite, as with a ``std`` of 0. With ``scale``,
 /// ``mean`` or ``std``, integer and bool samples need ``dtype=``, such as ``"float32"``; without it the call raises `DTypeError`. An
-/// integer dtype truncates the result toward zero and saturates it: bytes scaled by ``1 / 255`` become 0 and 1.
+/// integer dtype truncates the result toward zero and saturates it: bytes scaled by ``1 / 255`` become 0 and 1. One
+/// that changes no element, as of scale 1 and mean 0, casts as ``dtype=`` alone does, which wraps integers around.
 ///
 /// Examples:
 ///     >>> import windrow as wr
