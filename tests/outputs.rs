@@ -51,7 +51,7 @@ fn outputs_of_the_wrong_kind() {
     let mut frame = Frame::new(DType::I8, &[2, 3], &[3, 1], 0);
     let error = refused(&mut frame);
     assert!(matches!(error, Error::DType(_)));
-    assert_eq!(error.to_string(), "out: expected uint8, got int8");
+    assert_eq!(error.to_string(), "out: expected uint8, got int8; .cast(DType) casts on the way");
 }
 
 #[test]
@@ -444,7 +444,8 @@ fn outputs_that_are_read_only_or_elsewhere() {
     assert!(matches!(error, Error::Layout(_)));
     let error =
         engine.assemble_into(&samples, &stack, &mut tensor_on(Device::Cuda(1), false)).unwrap_err();
-    assert_eq!(error.to_string(), "out: expected cpu, got cuda:1");
+    let text = "out: expected cpu, got cuda:1; .device(Device) says where the batch is made";
+    assert_eq!(error.to_string(), text);
     assert!(matches!(error, Error::Device(_)));
 }
 

@@ -171,6 +171,12 @@ def test_products_are_rounded_from_float32(dtype):
     assert torch.equal(codes(back), codes(want))
 
 
+def test_scales_over_a_sample_are_refused():
+    x, data = np.ones((2, 4), "f4"), np.zeros((2, 4), "i1")
+    text = "sample 0: expected memory apart from out of the scales"
+    refusal(lambda: wr.stack(list(x), transform=wr.Quantize("int8"), out=(data, x[:, 0])), wr.LayoutError, text, index=0)
+
+
 def test_scales_of_every_kind():
     codes8 = [np.array([[2, 3], [4, 5]], np.int8), np.array([[6, 7], [8, 9]], np.int8)]
     rows = np.array([[1, 10], [100, 1000]], np.float32)

@@ -340,12 +340,6 @@ fn given_scales(
     scaling: &Scaling,
     shape: &BatchExtents<'_>,
 ) -> Result<Arc<[f32]>> {
-    let refuse =
-        |error: fn(Box<Mismatch>) -> Error, index, expected: ErrorValue, got: ErrorValue| {
-            let mut mismatch = Mismatch::for_subject("scales", expected, got);
-            mismatch.index = index;
-            Err(error(Box::new(mismatch)))
-        };
     let is_of_each = matches!(scales, Scales::Samples(_));
     if let Scales::Samples(all) = scales {
         if all.len() != shape.num_samples {
@@ -368,7 +362,11 @@ fn given_scales(
                 true => ErrorValue::Text(format!("scales of {}", ErrorValue::from(shape))),
                 false => ErrorValue::from(shape),
             };
-            return refuse(Error::Shape, index, facet(&expected), facet(tensor.shape()));
+            let mismatch = Mismatch::for_subject("scales", facet(&expected), facet(tensor.shape()));
+            let is_deeper = tensor.shape().len() > expected.len();
+            let hint =
+                is_deeper.then_some(Hint::Text("scales of blocks need the length of a block"));
+            return Err(Error::Shape(Box::new(Mismatch { index, hint, ..mismatch })));
         }
     }
     let count = scales.tensors().iter().map(|tensor| tensor.layout().numel() as usize).sum();

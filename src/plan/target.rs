@@ -10,7 +10,8 @@ use crate::collate::Collate;
 use crate::plan::batch_shape::BatchShape;
 use crate::samples::SampleList;
 use crate::tensor::{
-    overlap, DType, Device, Element, Error, Footprint, Layout, Mismatch, Owner, Result, Tensor,
+    overlap, DType, Device, Element, Error, Footprint, Hint, Layout, Mismatch, Owner, Result,
+    Tensor,
 };
 
 /// Memory to write to, borrowed for as long as the call takes.
@@ -243,6 +244,9 @@ pub(crate) fn check_writable(tensors: &mut [&mut Tensor]) -> Result<()> {
     }
 }
 
+/// The name of the memory for scales in an error.
+const SCALES: &str = "out of the scales";
+
 /// Checks that an output, and its memory for scales, fits a batch of this shape and is disjoint from all samples; not from each
 /// other: see [`check_disjoint`]. `sharing`: the first sample that shares a byte with what is written.
 ///
@@ -254,22 +258,29 @@ pub(crate) fn check_target(
     batch_shape: &BatchShape,
     mut sharing: impl FnMut(&Footprint<'_>) -> Option<usize>,
 ) -> Result<()> {
-    check_memory(out, batch_shape.dtype, &batch_shape.shape, batch_shape.device, &mut sharing)?;
+    let casts = batch_shape.found_scales().is_none();
+    let BatchShape { dtype, shape, device, .. } = batch_shape;
+    check_memory(out, *dtype, casts, shape, *device, &mut sharing)?;
     let Some(scales) = &out.scales else { return Ok(()) };
     let Some((quantize, shape)) = batch_shape.found_scales() else {
         let text = "out has memory for scales, which only a Quantize gives";
         return Err(Error::argument(text.to_owned()));
     };
-    check_memory(scales, quantize.scale_dtype, shape, batch_shape.device, &mut sharing)
-        .map_err(|error| error.about("out of the scales"))
+    check_memory(scales, quantize.scale_dtype, false, shape, *device, |_| None)
+        .map_err(|error| error.about(SCALES))?;
+    match sharing(&scales.footprint()) {
+        Some(index) => Err(not_disjoint(Some(index), SCALES)),
+        None => Ok(()),
+    }
 }
 
-/// Checks that memory is of this dtype, shape and device, its elements disjoint from each other and from all samples; else
+/// Checks that memory is of this dtype, to which the call could cast (`casts`), shape and device, its elements disjoint from each other and from all samples; else
 /// [`Error::Shape`], [`Error::Device`], [`Error::DType`] or [`Error::Layout`].
 #[inline]
 fn check_memory(
     out: &Target<'_>,
     dtype: DType,
+    casts: bool,
     shape: &[i64],
     device: Device,
     sharing: impl FnOnce(&Footprint<'_>) -> Option<usize>,
@@ -279,14 +290,18 @@ fn check_memory(
     }
     if out.device != device {
         let (expected, got) = (device.to_string(), out.device.to_string());
-        return Err(Mismatch::new(None, expected, got).into_error(Error::Device));
+        let mismatch = Mismatch::new(None, expected, got).with_hint(Hint::BatchDevice);
+        return Err(mismatch.into_error(Error::Device));
     }
     if out.dtype != out.dtype.native() && out.dtype.native() == dtype {
         let mismatch = Mismatch::new(None, "native byte order", out.dtype);
         return Err(mismatch.into_error(Error::Layout));
     }
     if out.dtype != dtype {
-        return Err(Mismatch::new(None, dtype, out.dtype).into_error(Error::DType));
+        let mut mismatch = Mismatch::new(None, dtype, out.dtype);
+        let casts = casts && dtype.is_arithmetic() && out.dtype.is_arithmetic();
+        mismatch.hint = casts.then_some(Hint::Cast);
+        return Err(mismatch.into_error(Error::DType));
     }
     let written = out.footprint();
     if written.shares_with_itself() {

@@ -80,6 +80,8 @@ pub enum Hint {
     PadDim(usize),
     /// Say where the leaves of an arena are to be.
     Device,
+    /// Say where the batch is to be.
+    BatchDevice,
 }
 
 impl fmt::Display for Hint {
@@ -96,6 +98,7 @@ impl fmt::Display for Hint {
             Hint::Truncate => "Pad::truncate(true) cuts what does not fit",
             Hint::PadDim(dim) => return write!(f, "name dim {dim} in Pad::dims to pad it too"),
             Hint::Device => "an arena is in one place: .device(Device) says which",
+            Hint::BatchDevice => ".device(Device) says where the batch is made",
         })
     }
 }

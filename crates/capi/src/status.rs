@@ -124,6 +124,7 @@ fn text_of(error: &Error) -> String {
         Hint::Cast => "set dtype to cast on the way",
         Hint::CastToFloat => "set dtype to float32; an integer dtype truncates and saturates",
         Hint::CastToFloat32 => "set dtype to float32",
+        Hint::BatchDevice => "set device to say where the batch is made",
         Hint::Truncate => "truncate = 1 cuts what does not fit",
         Hint::PadDim(dim) => {
             return format!("{}; name dim {dim} in dims to pad it too", bare(mismatch))

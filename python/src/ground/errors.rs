@@ -139,6 +139,7 @@ fn text_of(mismatch: &Mismatch, spec: Option<Spec>) -> String {
         (Hint::Truncate, _) => "truncate=True cuts what does not fit".to_owned(),
         (Hint::PadDim(dim), _) => format!("name dim {dim} in dims= to pad it too"),
         (Hint::Device, _) => "an arena is in one place: device= says which".to_owned(),
+        (Hint::BatchDevice, _) => "device= says where the batch is made".to_owned(),
         (hint, _) => hint.to_string(),
     };
     format!("{}; {words}", Mismatch { hint: None, ..mismatch.clone() })
@@ -227,9 +228,13 @@ pub(crate) fn shown(object: &Bound<'_, PyAny>) -> PyResult<String> {
     text_in(object.py(), object.str())
 }
 
-/// The `repr` of an argument, for the text of an error; as [`text_in`] where it fails.
+/// The `repr` of an argument, for the text of an error, its first 200 characters if it is longer; as [`text_in`] where it fails.
 pub(crate) fn quoted(object: &Bound<'_, PyAny>) -> PyResult<String> {
-    text_in(object.py(), object.repr())
+    let text = text_in(object.py(), object.repr())?;
+    Ok(match text.char_indices().nth(200) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    })
 }
 
 /// An attribute, or `None` where asking for it raises an answer; any other error is passed on.
