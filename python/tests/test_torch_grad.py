@@ -170,6 +170,24 @@ def test_an_error_leaves_the_list_as_it_was():
 # out=
 
 
+def test_numbers_that_require_grad_are_refused():
+    """Options are numbers, which have no gradient."""
+    samples, learned = [torch.ones(3)] * 2, torch.tensor(2.0, requires_grad=True)
+    three = torch.ones(3, requires_grad=True)
+    for call in (
+        lambda: wr.Transform(learned),
+        lambda: wr.Transform(mean=learned),
+        lambda: wr.Transform(std=three),
+        lambda: wr.Transform(mean=[learned, 1, 2]),
+        lambda: wr.Quantize("int8", eps=learned),
+        lambda: wr.pad(samples, value=learned),
+    ):
+        refusal(call, wr.LayoutError, "requires grad", "detach")
+        with torch.no_grad():
+            call()
+    wr.pad(samples, value=learned.detach())
+
+
 def test_out_that_requires_grad_is_refused():
     out = torch.zeros(2, 3, requires_grad=True)
     with pytest.raises(RuntimeError, match="automatic differentiation"):

@@ -9,8 +9,9 @@ use windrow::collate::PerDim;
 use windrow::tensor::Scalar;
 use windrow::Device;
 
-use crate::ground::errors::{attribute, in_words, is_answer, quoted, shown, OrPyErr};
+use crate::ground::errors::{attribute, in_words, is_answer, quoted, shown, LayoutError, OrPyErr};
 use crate::ground::iterables::entries;
+use crate::ground::modules::{grad_is_enabled, requires_grad};
 
 /// The refusal of a keyword argument that `call` does not take, in the words of `windrow._hints`.
 pub(crate) fn unexpected(py: Python<'_>, call: &str, key: &str) -> PyErr {
@@ -96,7 +97,10 @@ where
     T: for<'a> FromPyObject<'a, 'py, Error = PyErr>,
 {
     let py = item.py();
-    let refuse = |error: PyErr| unfit(item, name, what, error);
+    let refuse = |error: PyErr| match error.is_instance_of::<LayoutError>(py) {
+        true => error,
+        false => unfit(item, name, what, error),
+    };
     if item.is_exact_instance_of::<PyInt>() || item.is_exact_instance_of::<PyString>() {
         // To ask these for an iterator costs more than all else of a small call.
         return item.extract::<T>().map(PerDim::All).map_err(refuse);
@@ -105,12 +109,30 @@ where
         true => Err(PyTypeError::new_err("a bool")),
         false => item.extract::<T>(),
     };
+    refuse_grad(item, name)?;
     match item.try_iter() {
         Ok(_) if !item.is_instance_of::<PyString>() => {
-            entries(item, |entry| no_bool(&entry)).map(PerDim::Each).map_err(refuse)
+            let entry_of = |entry: Bound<'py, PyAny>| {
+                refuse_grad(&entry, name)?;
+                no_bool(&entry)
+            };
+            entries(item, entry_of).map(PerDim::Each).map_err(refuse)
         }
         Err(error) if !is_answer(py, &error) => Err(error),
         _ => no_bool(item).map(PerDim::All).map_err(refuse),
+    }
+}
+
+/// LayoutError for a torch tensor whose gradient is recorded: the number that it is read as has none.
+fn refuse_grad(item: &Bound<'_, PyAny>, name: &str) -> PyResult<()> {
+    if item.is_exact_instance_of::<PyFloat>() || item.is_exact_instance_of::<PyInt>() {
+        return Ok(());
+    }
+    match requires_grad(item)? && grad_is_enabled(item.py())? {
+        true => Err(LayoutError::new_err(format!(
+            "{name} is a tensor that requires grad, which a number does not; detach() it, or call within torch.no_grad()"
+        ))),
+        false => Ok(()),
     }
 }
 
@@ -140,6 +162,7 @@ pub(crate) fn number_argument<'py, T>(
 where
     T: for<'a> FromPyObject<'a, 'py, Error = PyErr>,
 {
+    refuse_grad(item, name)?;
     item.extract().map(|NoBool(number)| number).map_err(|error| unfit(item, name, what, error))
 }
 
@@ -158,6 +181,7 @@ pub(crate) fn scalar_of(value: &Bound<'_, PyAny>) -> PyResult<Scalar> {
     if value.is_instance_of::<PyString>() {
         return Err(PyTypeError::new_err(format!("value must be a number, got {}", value.repr()?)));
     }
+    refuse_grad(value, "value")?;
     // PyO3 reads an i128 by `>>` and `&`, which other classes may lack; `__index__` gives an int first.
     let int = match value.is_exact_instance_of::<PyInt>() {
         true => None,

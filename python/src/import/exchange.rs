@@ -38,6 +38,9 @@ impl<'py> Importer<'py> {
             }
         }
         self.ahead = None; // Code of others may move memory.
+        if !is_torch {
+            self.check_stops_gradient(object, index)?;
+        }
         let copy = self.copy_of_shared(object, lazy)?;
         let object = copy.as_ref().unwrap_or(object);
         let borrow = api.dltensor_from_py_object_no_sync.filter(|_| is_torch || !self.owned);
@@ -95,6 +98,19 @@ impl<'py> Importer<'py> {
         pushed.map_err(|error| self.error(error, index))?;
         self.push_ahead();
         Ok(())
+    }
+
+    /// Refuses a paddle tensor that requires grad, as its `__dlpack__` does and its exchange table does not.
+    fn check_stops_gradient(&self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
+        let stops = object.getattr_opt(intern!(self.py, "stop_gradient"))?;
+        match stops.map_or(Ok(true), |stops| stops.is_truthy())? {
+            true => Ok(()),
+            false => Err(self.layout_error(
+                index,
+                "a tensor that stops gradients",
+                "one that requires gradients; detach() it",
+            )),
+        }
     }
 
     /// Appends an owned tensor from an exchange table, for types whose borrowed ones do not say whether they are read-only; by the
