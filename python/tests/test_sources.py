@@ -304,6 +304,14 @@ def test_paddle_dtypes():
         assert_tensor(wr.stack([paddle.to_tensor(a, place="cpu")] * 2), np.stack([a, a]))
 
 
+def test_gradients_of_paddle_are_not_lost():
+    paddle = pytest.importorskip("paddle")
+    weight = paddle.to_tensor([1.0, 2.0], stop_gradient=False, place="cpu")
+    for call in (wr.stack, wr.SampleList, lambda samples: wr.copy_many(samples, [np.zeros(2, "f4")])):
+        refusal(lambda: call([weight * 2]), wr.LayoutError, "gradient")
+    assert_tensor(wr.stack([weight.detach()] * 2), np.array([[1, 2]] * 2, "f4"))
+
+
 def test_paddle_views():
     paddle = pytest.importorskip("paddle")
     t = paddle.arange(12, dtype="float32").reshape([3, 4]).cpu()
@@ -335,6 +343,15 @@ def test_tvm_ffi_containers():
     assert_tensor(wr.asarray(out), np.stack(arrays).astype("float16"))
 
 
+def series_of_objects(series):
+    """A pandas Series of arrays is the list of them: no type is inferred, nothing is cast."""
+    nan = [np.array([1, np.nan]), np.ones(2)]
+    assert_tensor(wr.stack(series(nan)), np.stack(nan))
+    matrices = [paint((2, 3), "float32", seed) for seed in range(2)]
+    assert_tensor(wr.stack(series(matrices)), np.stack(matrices))
+    refusal(lambda: wr.stack(series([np.ones(2, "f4"), np.ones(2)])), wr.DTypeError, "float32", "float64", index=1)
+
+
 def test_what_nobody_would_guess():
     """The table in docs/compatibility.md."""
     pa, image = pytest.importorskip("pyarrow"), pytest.importorskip("PIL.Image")
@@ -346,6 +363,7 @@ def test_what_nobody_would_guess():
     assert_tensor(wr.stack([(ctypes.c_double * 3)(*row) for row in rows]), np.stack(rows))
     assert_tensor(wr.stack([multiprocessing.RawArray("d", row) for row in rows]), np.stack(rows))
     assert_tensor(wr.stack(pytest.importorskip("pandas").Series(rows)), np.stack(rows))
+    series_of_objects(pytest.importorskip("pandas").Series)
     relation = pytest.importorskip("duckdb").sql("select * from (values (1, [2, 3]), (4, [5, 6])) as t(a, b)")
     batch = wr.collate(relation)
     assert_tensor(batch["a"], np.array([1, 4], "int32"))

@@ -60,6 +60,12 @@ impl Batch {
         let [len, tail @ ..] = data.shape() else {
             return Err(Error::argument("data without dims has no rows for Arrow".to_owned()));
         };
+        if let Some(extent) = tail.iter().find(|&&extent| extent > i64::from(i32::MAX)) {
+            let expected =
+                "extents of samples that fit in 32 bits, as Arrow's lists of one size have";
+            return Err(Mismatch::for_subject("batch", expected, extent.to_string())
+                .into_error(Error::Layout));
+        }
         self.check()?;
         let mut sizes = vec![*len];
         for extent in tail {

@@ -125,8 +125,10 @@ unsafe fn read_at(schema: &ArrowSchema, depth: usize) -> Result<SchemaField> {
     };
     let name = name.unwrap_or_default();
     if !schema.dictionary.is_null() {
-        let data_type =
-            DataType::Other("a dictionary".into(), "decode it before (dictionary_decode)");
+        let data_type = DataType::Other(
+            "a dictionary".into(),
+            "decode it before, by a cast to the type of its values",
+        );
         return Ok(SchemaField { name, data_type });
     }
     let num_children = schema.n_children;

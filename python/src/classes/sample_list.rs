@@ -162,7 +162,7 @@ impl PySampleList {
     ///
     /// Args:
     ///     samples: an iterable of array-likes, or of trees of the same structure; or another list,
-    ///         which is joined as it is; or an Arrow array, whose rows are samples.
+    ///         which is joined as it is; or an Arrow array, whose rows are samples: its errors name a row of it.
     fn extend(&self, samples: &Bound<'_, PyAny>) -> PyResult<()> {
         if let Ok(other) = samples.cast_exact::<PySampleList>() {
             return self.join(samples.py(), other.get().snapshot(samples.py()));

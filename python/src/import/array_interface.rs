@@ -5,8 +5,9 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use windrow::dlpack::ForeignTensor;
+use windrow::error::{Hint, Mismatch};
 use windrow::tensor::MAX_NDIM;
-use windrow::{DType, Device, Stream};
+use windrow::{DType, Device, Error, Stream};
 
 use crate::engine::default::default_engine;
 use crate::ground::dtype::{dtype_of_typestr, named_dtype};
@@ -184,11 +185,10 @@ impl<'py> Importer<'py> {
         let size = dtype.size() as i64;
         let used = |d: usize| !shape.contains(&0) && shape.get(d).is_some_and(|&extent| extent > 1);
         if strides.iter().enumerate().any(|(d, stride)| used(d) && stride % size != 0) {
-            return Err(self.layout_error(
-                index,
-                "strides of whole elements",
-                &format!("byte strides {strides:?}"),
-            ));
+            let got = format!("byte strides {strides:?}");
+            let mismatch = Mismatch::new(Some(index), "strides of whole elements", got);
+            let hint = Hint::Text("numpy.ascontiguousarray of it has them");
+            return Err(self.error(Error::Layout(Box::new(mismatch.with_hint(hint))), index));
         }
         Ok(strides.iter().map(|stride| stride / size).collect())
     }

@@ -17,7 +17,7 @@ use windrow::error::Mismatch;
 use windrow::{Device, Error};
 
 use crate::engine::default::default_engine;
-use crate::ground::errors::{class_name, is_answer, shown, to_py_err, OrPyErr};
+use crate::ground::errors::{attribute, class_name, is_answer, shown, to_py_err, OrPyErr};
 use crate::ground::reserve::{push_to, try_vec};
 use crate::import::routes::{route_of, ImportRoute};
 use crate::ownership::holder::Holder;
@@ -51,7 +51,8 @@ pub(crate) enum ArrowContent<'py> {
     Texts(Bound<'py, PyList>),
 }
 
-/// Whether an object, not a class, is to be read as Arrow's: it has one of the methods, and no better route is known.
+/// Whether an object, not a class, is to be read as Arrow's: it has one of the methods, and no better route is known. A pandas Series
+/// of objects is not: pyarrow would cast all of them to one type that it infers.
 #[pyfunction]
 #[pyo3(name = "_is_arrow", signature = (object, /))]
 pub(crate) fn is_arrow(object: &Bound<'_, PyAny>) -> PyResult<bool> {
@@ -60,7 +61,8 @@ pub(crate) fn is_arrow(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     }
     for method in METHODS {
         if object.hasattr(method)? {
-            return Ok(true);
+            let dtype = attribute(object, "dtype")?;
+            return Ok(!dtype.is_some_and(|dtype| dtype.eq("object").unwrap_or(false)));
         }
     }
     Ok(false)
