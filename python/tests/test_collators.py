@@ -24,7 +24,7 @@ def tokenizer(side="right", **more):
     from tokenizers.models import WordLevel
 
     words = {"[PAD]": 0, "[MASK]": 1, "[CLS]": 2, "[SEP]": 3, **{f"w{i}": i for i in range(4, 60)}}
-    names = {"pad_token": "[PAD]", "mask_token": "[MASK]", "cls_token": "[CLS]", "sep_token": "[SEP]", **more}
+    names = {"pad_token": "[PAD]", "mask_token": "[MASK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "model_max_length": 12, **more}
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(WordLevel(words, unk_token="[PAD]")), padding_side=side, **names
     )
@@ -66,6 +66,7 @@ PADDING = {
     "multiple": {"pad_to_multiple_of": 8},
     "max_length": {"padding": "max_length", "max_length": 12},
     "both": {"padding": "max_length", "max_length": 12, "pad_to_multiple_of": 8},
+    "length of the model": {"padding": "max_length", "pad_to_multiple_of": 8},
     "strategy": {"padding": transformers.utils.PaddingStrategy.LONGEST},
 }
 
@@ -79,6 +80,7 @@ def test_with_padding(how, side, kind):
 
 
 def test_with_padding_of_what_tokenizers_and_datasets_give():
+    both("DataCollatorWithPadding", features()[:1], tokenizer(model_max_length=10**30), padding="max_length")
     both("DataCollatorWithPadding", features("label", wrap=np.array), tokenizer())
     rows = [UserDict(row) for row in features("token_type_ids")]
     assert_same(sequence.DataCollatorWithPadding(tokenizer())(rows), sequence.DataCollatorWithPadding(tokenizer())([dict(row) for row in rows]))

@@ -65,6 +65,18 @@ class TokenBatch(Dict[str, Any]):
         return self
 
 
+# The length of a model without one is above it in transformers.
+_LONGEST = 10**20
+
+
+def _padding_of(tokenizer: Any, padding: Any, max_length: Optional[int]) -> Tuple[Any, Optional[int]]:
+    """Padding and length as ``tokenizer.pad`` reads them: ``"max_length"`` without one is the length of the model, or no padding."""
+    longest = getattr(tokenizer, "model_max_length", None)
+    if max_length is None and longest is not None and getattr(padding, "value", padding) == "max_length":
+        return ("max_length", longest) if longest <= _LONGEST else (False, None)
+    return padding, max_length
+
+
 def _pad(
     tokenizer: Any,
     features: Sequence[Mapping[str, Any]],
@@ -77,7 +89,7 @@ def _pad(
     """Returns what ``tokenizer.pad`` returns: sequences of known names are padded, other entries but `without` are stacked.
     ValueError without a padding token where it is needed."""
     check(return_tensors)
-    options = options_of(padding, max_length, pad_to_multiple_of, tokenizer.padding_side)
+    options = options_of(*_padding_of(tokenizer, padding, max_length), pad_to_multiple_of, tokenizer.padding_side)
     keys = [key for key in features[0] if key not in without]
     values = {**ADDED, "token_type_ids": tokenizer.pad_token_type_id}
     if tokenizer.pad_token_id is not None:
@@ -138,7 +150,7 @@ class DataCollatorWithPadding:
     Args:
         tokenizer: of transformers, or `TokenizerNumbers`.
         padding: True or ``"longest"``; ``"max_length"``; False or ``"do_not_pad"``.
-        max_length: of ``padding="max_length"``.
+        max_length: of ``padding="max_length"``; the tokenizer's ``model_max_length`` if it is None.
         pad_to_multiple_of: applied last, and to ``max_length`` too.
         return_tensors: ``"pt"`` or ``"np"``.
 
@@ -251,7 +263,9 @@ class DataCollatorForSeq2Seq:
         if all(row is None for row in rows):
             batch["labels"] = None
             return batch
-        options = options_of(self.padding, self.max_length, self.pad_to_multiple_of, self.tokenizer.padding_side)
+        # The length of the model is one of the inputs.
+        padding = True if self.max_length is None and self.padding not in (False, "do_not_pad") else self.padding
+        options = options_of(padding, self.max_length, self.pad_to_multiple_of, self.tokenizer.padding_side)
         hints = {**HINTS, "truncate=": "max_length= is at least the number of labels"}
         batch["labels"] = _labels(features, name, self.label_pad_token_id, options, kind, hints)
         if self.model is not None and hasattr(self.model, "prepare_decoder_input_ids_from_labels"):
