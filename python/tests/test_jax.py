@@ -107,6 +107,15 @@ def test_numbers_and_strings():
     assert_array(got["i"], np.arange(3, dtype=np.int32))
 
 
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_data_frames_are_their_rows(library):
+    frame = pytest.importorskip(library, reason=f"SKIP: {library} is not installed").DataFrame({"a": [1, 2], "b": [0.5, 1.5]})
+    for call in (windrow.jax.collate, windrow.jax.stack):
+        got = call(frame)
+        assert_array(got["a"], np.array([1, 2], np.int32))
+        assert_array(got["b"], np.array([0.5, 1.5], np.float32))
+
+
 def test_a_tree_without_leaves():
     assert windrow.jax.collate([{"a": None, "b": ()}] * 2) == {"a": None, "b": ()}
 

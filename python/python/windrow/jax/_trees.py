@@ -39,9 +39,11 @@ def flatten(samples: Iterable[Any], sep: str) -> Tuple[List[Dict[str, Any]], Any
         ValueError: for no samples, for one whose tree differs from the first one's, by position, and for two leaves of one path.
         TypeError: for a mapping or text in place of the list, and for a leaf that JAX does not look into though it is a container.
     """
+    if _windrow._is_arrow(samples):
+        # The list of its rows. Iterating over the object itself gives columns.
+        samples = SampleList(samples)
     _windrow._check_list(samples)
-    # An Arrow object is the list of its rows; itself it gives columns.
-    samples = list(SampleList(samples) if _windrow._is_arrow(samples) else samples)
+    samples = list(samples)
     if not samples:
         raise ValueError("cannot assemble an empty list of samples")
     first, tree = jax.tree_util.tree_flatten_with_path(samples[0])
