@@ -211,6 +211,15 @@ def test_bools_with_increments_become_int64(make):
     assert plain["k"].dtype == np.bool_ and plain["k"].tolist() == [True, False] * 2
 
 
+def test_graphs_of_a_table():
+    pa = pytest.importorskip("pyarrow", reason="SKIP: pyarrow is not installed")
+    pairs = pa.list_(pa.list_(pa.float64(), 2))
+    table = pa.table({"x": pa.array([[[0.0, 1.0]], [[2.0, 3.0], [4.0, 5.0]]], pairs), "y": [1, 2]})
+    batch = concat_graphs(table, return_tensors="np")
+    assert batch["x"].tolist() == [[0, 1], [2, 3], [4, 5]] and batch["y"].tolist() == [1, 2] and batch["ptr"].tolist() == [0, 1, 3]
+    refusal(lambda: concat_graphs({"x": [1]}), TypeError, "expected a list of samples, got dict")
+
+
 def test_graphs_of_lists():
     graphs = [{"x": [0.5, 1], "edge_index": [0, 1], "t": []}, {"x": [2], "edge_index": [], "t": [1.5]}, {"x": [4], "edge_index": [0], "t": []}]
     batch = concat_graphs(graphs, return_tensors="np")

@@ -109,7 +109,8 @@ def concat_graphs(
     """Joins graphs to one graph of disconnected parts, as PyTorch Geometric batches ``Data``.
 
     Args:
-        graphs: mappings of array-likes, such as ``Data.to_dict()``; an entry without dims becomes one of ``[N]``.
+        graphs: mappings of array-likes, such as ``Data.to_dict()``, or an Arrow table of them; an entry without dims becomes one of
+            ``[N]``.
         cat_dims: by key, the dim that an entry is joined along; -1 for ``face`` and keys with ``index``
             in their name, else 0.
         increments: by key, how much each graph raises the values of the graphs after it: a number, ``"num_nodes"``, or a function of
@@ -144,7 +145,7 @@ def concat_graphs(
         ([[0, 1, 2, 3, 4, 5], [1, 2, 0, 4, 5, 3]], [0, 0, 0, 1, 1, 1])
     """
     check(return_tensors)
-    graphs = graphs if hasattr(graphs, "__len__") else list(graphs)
+    graphs = rows_of(graphs) if hasattr(graphs, "__len__") else list(graphs)
     if not len(graphs):
         raise ValueError("cannot assemble an empty list of graphs")
     _check_mappings(graphs)
