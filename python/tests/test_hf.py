@@ -242,6 +242,11 @@ def test_what_is_refused(dataset):
     refusal(lambda: collate_columns(table, SPEC, return_tensors="tf"), ValueError, "return_tensors must be 'pt' or 'np', got 'tf'")
     clash = pa.table({"a_lengths": [1, 2], "a": [[1], [2]]})
     refusal(lambda: collate_columns(clash, {"a": wr.Pad()}), ValueError, "two results are named 'a_lengths'")
+    for given in ([{"a": 1}], [], "a", dataset.to_iterable_dataset(), datasets.DatasetDict({"train": dataset})):
+        text = f"expected an Arrow table or a datasets.Dataset, got {type(given).__name__}; wr.collate takes a list of rows"
+        refusal(lambda: collate_columns(given), TypeError, text)
+    for given in (table, dataset):
+        refusal(lambda: collate_columns(given, columns="label"), TypeError, r"columns must be a list of names, got 'label'; give \['label'\]")
     null = pa.table({"a": [1, None]})
     refusal(lambda: collate_columns(null), wr.DTypeError, "got null", index=1, path="a")
 

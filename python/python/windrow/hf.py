@@ -15,6 +15,7 @@ import sys
 from typing import Any, Dict, Iterable, Optional, Sequence, Union
 
 import windrow as wr
+from windrow import _windrow
 from windrow._fields import check, give, refusal
 from windrow._leaves import named_fields
 from windrow._worker_results import for_workers
@@ -44,8 +45,8 @@ def collate_columns(
             ``iter(batch_size=...)``; or another Arrow table or record batch.
         rows: of a dataset, a slice, a range, or a list or array of indices; None: all.
         spec: column to `windrow.Pad` and the like, with globs; columns without an entry are stacked.
-        columns: names of the columns to take; None: all, or those of the dataset's format. It needs a table with ``select``, such as
-            those of pyarrow and polars.
+        columns: list of the names of the columns to take; None: all, or those of the dataset's format. It needs a table with
+            ``select``, such as those of pyarrow and polars.
         return_tensors: ``"pt"`` or ``"np"``.
         common: as for `windrow.stack`.
 
@@ -56,8 +57,8 @@ def collate_columns(
         DTypeError: for a null, a dictionary or a column without numbers, with ``.path`` the column and ``.index`` the row.
         ShapeError: for rows of several lengths in a column that is stacked.
         ValueError: for a spec that matches no column, and for two results of one name.
-        TypeError: for an object that is not an Arrow table, for ``rows`` with anything but a dataset, and for a dataset with a transform,
-            whose results are not in its table.
+        TypeError: for an object that is not an Arrow table, for ``rows`` with anything but a dataset, for a str as ``columns``, and for a
+            dataset with a transform, whose results are not in its table.
         IndexError: for a row that the dataset does not have.
 
     Example:
@@ -69,11 +70,15 @@ def collate_columns(
         ([[5, 6, 7], [8, 0, 0]], [[True, True, True], [True, False, False]], [0, 1], ['a', 'b'])
     """
     check(return_tensors)
+    if isinstance(columns, str):
+        raise TypeError(f"columns must be a list of names, got {columns!r}; give [{columns!r}]")
     if _is_dataset(table):
         columns = table._format_columns if columns is None else columns
         table = _rows_of(table, slice(None) if rows is None else rows)
     elif rows is not None:
         raise TypeError(f"rows= are those of a datasets.Dataset, got {type(table).__name__}; take them from the table before")
+    elif not isinstance(table, wr.SampleList) and not _windrow._is_arrow(table):
+        raise TypeError(f"expected an Arrow table or a datasets.Dataset, got {type(table).__name__}; wr.collate takes a list of rows")
     if columns is not None:
         table = table.select(list(columns))
     try:
