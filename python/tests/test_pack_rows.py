@@ -98,6 +98,14 @@ def test_labels_that_the_first_sequence_lacks():
     assert pack_rows(none, [[0, 1]], max_tokens=4, return_tensors="np")["labels"].tolist() == [[-100, 2, -100, 2]]
 
 
+def test_a_plan_of_a_column():
+    pa = pytest.importorskip("pyarrow", reason="SKIP: pyarrow is not installed")
+    batch = pack_rows([[1, 2], [3]], pa.array([[1, 0]]), max_tokens=4, return_tensors="np")
+    assert batch["input_ids"].tolist() == [[3, 1, 2, 0]]
+    for index, text in ((None, "NullScalar|Int64Scalar"), (0.5, "DoubleScalar")):
+        refusal(lambda: pack_rows([[1]], pa.array([[0], [index]]), max_tokens=4), TypeError, f"row [01] of the plan has .*({text}).* in place")
+
+
 def test_a_plan_of_iterators():
     want = pack_rows([[1, 2], [3]], [[0, 1]], max_tokens=4, return_tensors="np")
     for rows in (iter([[0, 1]]), [iter([0, 1])]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from windrow import _windrow
@@ -154,11 +155,15 @@ def _picked(samples: Sequence[Any], plan: Iterable[Iterable[int]]) -> Tuple[List
             raise TypeError(f"row {row} of the plan is {indices!r} in place of a list of indices of samples")
         before = len(features)
         for index in indices:
-            if type(index) is bool or not hasattr(index, "__index__"):
+            try:
+                position = None if type(index) is bool else operator.index(index)
+            except TypeError:
+                position = None
+            if position is None:
                 raise TypeError(f"row {row} of the plan has {index!r} in place of the index of a sample")
-            if not -len(samples) <= index < len(samples):
-                raise IndexError(f"row {row} of the plan names sample {index} of {len(samples)}")
-            features.append(samples[index])
+            if not -len(samples) <= position < len(samples):
+                raise IndexError(f"row {row} of the plan names sample {position} of {len(samples)}")
+            features.append(samples[position])
         rows.append(len(features) - before)
     if not features:
         raise ValueError("the plan names no samples")
