@@ -145,4 +145,37 @@ def test_explain_says_which_leaves():
 @pytest.mark.parametrize("seconds", ["inf", "nan", "-1", "0", "x"])
 def test_seconds_that_are_none(seconds, capsys):
     for arguments in (["--seconds", seconds], [f"--seconds={seconds}"]):
-        assert calibrate.main(arguments) == 2 and repr(seconds) in capsys.readouterr().err
+        with pytest.raises(SystemExit) as ended:
+            calibrate.main(arguments)
+        assert ended.value.code == 2 and repr(seconds) in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_named_before_measuring(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(calibrate, "measure", lambda seconds: pytest.fail("it measures"))
+    (tmp_path / "file").write_text("kept")
+    for path, text in (
+        (None, "there is no cache folder; let WINDROW_CALIBRATION name a file"),
+        (tmp_path, str(tmp_path)),
+        (tmp_path / "file" / "machine.json", str(tmp_path / "file")),
+    ):
+        monkeypatch.setattr(_windrow, "_calibration_file", lambda: path and str(path))
+        assert calibrate.main([]) == 1
+        error = capsys.readouterr().err
+        assert error.startswith("cannot write: ") and text in error and error.endswith("; --print measures and writes nothing\n")
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+@pytest.mark.parametrize("print_only", [False, True])
+def test_a_file_that_cannot_be_written_keeps_no_other_from_it(print_only, monkeypatch, tmp_path, capsys):
+    (tmp_path / "first.json").mkdir()
+    monkeypatch.setattr(_windrow, "_calibration_file", lambda name="host": str(tmp_path / "new" / f"{name}.json"))
+    monkeypatch.setattr(calibrate, "measure", lambda seconds: {"host": seconds})
+    monkeypatch.setattr(calibrate, "gpus", lambda seconds: {"../first": {}, "second": {"gpu": "second"}})
+    assert calibrate.main(["--seconds=2", *["--print"][:print_only]]) == (not print_only)
+    out, error = capsys.readouterr()
+    assert '"host": 2.0' in out and '"gpu": "second"' in out
+    if print_only:
+        assert not error and not (tmp_path / "new").exists()
+    else:
+        assert "cannot write: " in error and "first.json" in error
+        assert sorted(file.name for file in (tmp_path / "new").iterdir()) == ["host.json", "second.json"]

@@ -1,15 +1,14 @@
 """Measures which large batches this machine writes faster around its caches, and from which size on page-locked pages go to each of its
 GPUs by copies rather than by a kernel, and keeps the answers for this user.
 
-usage: python -m windrow calibrate [--seconds N] [--print]
-
 Writes windrow/<processor>.json and windrow/<GPU and driver>.json in the user's cache folder, or all of it into the file that
-WINDROW_CALIBRATION names, and every engine on this machine goes by it from its next start on. --print only prints. A minute at most, and
-less than one for each GPU; the machine should do nothing else meanwhile. N seconds are for the host, and as many for each GPU.
+WINDROW_CALIBRATION names, and every engine on this machine goes by it from its next start on. A minute at most, and less than one for
+each GPU; the machine should do nothing else meanwhile. Exit status 1: a file cannot be written.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import math
@@ -142,27 +141,50 @@ def gpus(seconds: float) -> Dict[str, Dict[str, Any]]:
     return found
 
 
+def duration(text: str) -> float:
+    """Seconds; ArgumentTypeError unless they are a number above 0."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text!r}")
+    return seconds
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    made = argparse.ArgumentParser(prog="python -m windrow calibrate", description=__doc__)
+    made.add_argument("--seconds", type=duration, default=12.0, metavar="N", help="for the host, and as many for each GPU (default: %(default)s)")
+    made.add_argument("--print", action="store_true", help="write no file")
+    return made
+
+
+def problem_of(path: Optional[str]) -> Optional[str]:
+    """Why a file cannot be written; None if it can. Makes its folder."""
+    if path is None:
+        return "there is no cache folder; let WINDROW_CALIBRATION name a file"
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        is_new = not Path(path).exists()
+        with open(path, "ab"):
+            pass
+        if is_new:
+            os.remove(path)
+    except OSError as error:
+        return str(error)
+    return None
+
+
 def main(argv: List[str]) -> int:
-    """The command line."""
-    # `--seconds=N` as well.
-    arguments = [part for argument in argv for part in (argument.split("=", 1) if argument.startswith("--seconds=") else [argument])]
-    seconds = 12.0
-    if "--seconds" in arguments[:-1]:
-        at = arguments.index("--seconds")
-        text = arguments.pop(at + 1)
-        del arguments[at]
-        try:
-            seconds = float(text)
-        except ValueError:
-            seconds = math.nan
-        if not 0 < seconds < math.inf:
-            print(f"--seconds: expected a number above 0, got {text!r}", file=sys.stderr)
-            return 2
-    if arguments not in ([], ["--print"]):
-        print(__doc__)
-        return 0 if arguments in (["-h"], ["--help"]) else 2
-    host, of_gpus = measure(seconds), gpus(seconds)
-    files = {_windrow._calibration_file(): host}
+    """The command line. 1: a file cannot be written; that of the host is tried before anything is measured."""
+    options = parser().parse_args(argv)
+    first = _windrow._calibration_file()
+    if not options.print and (problem := problem_of(first)):
+        print(f"cannot write: {problem}; --print measures and writes nothing", file=sys.stderr)
+        return 1
+    host, of_gpus = measure(options.seconds), gpus(options.seconds)
+    files = {first: host}
     for name, found in of_gpus.items():
         path = _windrow._calibration_file(name)
         if path in files:
@@ -170,12 +192,16 @@ def main(argv: List[str]) -> int:
             host.setdefault("gpus", []).append(found)
         else:
             files[path] = found
+    status = 0
     for path, found in files.items():
         text = json.dumps(found, indent=1)
         print(text)
-        if arguments or path is None:
+        if options.print or path is None:
             continue
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(text + "\n", encoding="utf-8")
-        print(f"written to {path}", file=sys.stderr)
-    return 0
+        try:
+            Path(path).write_text(text + "\n", encoding="utf-8")
+            print(f"written to {path}", file=sys.stderr)
+        except OSError as error:
+            print(f"cannot write: {error}", file=sys.stderr)
+            status = 1
+    return status
