@@ -1,7 +1,10 @@
 """The package before its first use: an import that costs nothing, a demo that needs nothing."""
 
+import sys
+
 import pytest
 import windrow as wr
+from windrow.__main__ import main
 
 import isolated
 
@@ -55,6 +58,18 @@ def test_the_demo_looks_for_its_folder_first(capsys):
     with pytest.raises(SystemExit):
         demo.main(["--out", f"{__file__}/folder/demo.png"])
     assert "argument --out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["nope"], [], ["doctor", "nope"], ["calibrate", "nope"], ["calibrate", "--print", "nope"]])
+def test_words_that_commands_do_not_know(arguments, capsys):
+    with pytest.raises(SystemExit) as ended:
+        sys.exit(main(arguments))
+    out, error = capsys.readouterr()
+    assert ended.value.code == 2 and not out and "usage: python -m windrow" in error
+    assert ("nope" in error) == bool(arguments)
+    with pytest.raises(SystemExit) as ended:
+        sys.exit(main([*arguments[:-1], "--help"]))
+    assert ended.value.code == 0 and "usage: python -m windrow" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -20,10 +20,11 @@ NEEDS = {"numpy", "PIL", "sklearn"}
 def main(argv: List[str]) -> int:
     """Runs one command; its exit status. 0 for help, 2 for an unknown command, 1 without a package of `NEEDS` (but for a plain `demo`)."""
     if not argv or argv[0] not in COMMANDS:
-        print("usage: python -m windrow COMMAND [options]\n")
-        for name, text in COMMANDS.items():
-            print(f"  {name:10}{text}")
-        return 0 if argv in (["-h"], ["--help"]) else 2
+        is_help = argv in (["-h"], ["--help"])
+        lines = ["usage: python -m windrow COMMAND [options]\n", *(f"  {name:10}{text}" for name, text in COMMANDS.items())]
+        lines += [f"\nunknown command {argv[0]!r}"] if argv and not is_help else []
+        print("\n".join(lines), file=sys.stdout if is_help else sys.stderr)
+        return 0 if is_help else 2
     try:
         return int(importlib.import_module(f"windrow.{argv[0]}").main(argv[1:]))
     except ModuleNotFoundError as error:

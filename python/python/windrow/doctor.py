@@ -1,9 +1,10 @@
-"""`python -m windrow doctor [--json]`: what this build can do on this machine, and how it reads whose tensors.
+"""Says what this build can do on this machine, and how it reads whose tensors.
 
 For bug reports: run it in the environment and with the variables in which the bug shows."""
 
 from __future__ import annotations
 
+import argparse
 import array
 import json
 import os
@@ -300,13 +301,13 @@ def cuda_facts() -> Iterator[Tuple[str, str]]:
 
 def main(argv: List[str]) -> int:
     """The command line."""
-    if argv not in ([], ["--json"]):
-        print(__doc__)
-        return 0 if argv in (["-h"], ["--help"]) else 2
+    parser = argparse.ArgumentParser(prog="python -m windrow doctor", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    options = parser.parse_args(argv)
     about = facts()
     devices = list(cuda_facts()) if wr.cuda_available() else []
     rows = libraries()
-    if argv:
+    if options.json:
         print(json.dumps({**about, "devices": [f"{name}: {text}" for name, text in devices], "libraries": rows, "suggestions": list(suggestions(rows))}, indent=1))
         return 0
     for name, text in [*about.items(), *devices]:
