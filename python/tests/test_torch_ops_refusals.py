@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 if not hasattr(torch.library, "custom_op"):
     pytest.skip("SKIP: operators need PyTorch 2.4", allow_module_level=True)
 import windrow.torch.ops as ops  # noqa: E402
+from windrow.torch import _op_checks as checks  # noqa: E402
 
 LISTED = {
     "stack": lambda *t: ops.stack(list(t)),
@@ -112,7 +113,7 @@ def test_windrow_tensors_are_refused_by_their_name(call, name):
 def test_bad_input(case):
     call, tensors, kind, text = {**BAD, **VALUES}[case]
     error = refusal(lambda: call(*tensors), kind, text)
-    assert f"{case[0]}: " in str(error) and isinstance(error, (RuntimeError, IndexError))
+    assert f"windrow::{case[0]}: " in str(error) and isinstance(error, (RuntimeError, IndexError))
     if case[0] in LISTED and case[1] in LISTS and "table" not in text:
         assert error.index == len(tensors) - 1
 
@@ -123,24 +124,73 @@ def test_bad_input_while_a_graph_is_traced(case):
     with torch._subclasses.FakeTensorMode() as mode:
         fake = [mode.from_tensor(tensor) for tensor in tensors]
         error = refusal(lambda: call(*fake), kind, text)
-    assert f"{case[0]}: " in str(error) and isinstance(error, (RuntimeError, IndexError))
+    assert f"windrow::{case[0]}: " in str(error) and isinstance(error, (RuntimeError, IndexError))
 
 
 def test_what_the_dispatcher_refuses():
-    """The words are torch's: for what is no tensor, and for layouts that have no memory of one shape."""
+    """The words are torch's."""
     for call, text in (
         (lambda: ops.stack([]), "windrow::stack expects a non-empty list"),
         (lambda: ops.pad(torch.zeros(0, 2)), "windrow::pad expects a non-empty list"),
         (lambda: ops.stack([1, 2]), "Expected a value of type 'List.Tensor.'"),
         (lambda: ops.pad([F32], size=2.5), "Expected a value of type 'Optional.int.' for argument 'size'"),
         (lambda: ops.take(F32, [0]), "Expected a value of type 'Tensor' for argument 'ids'"),
-        (lambda: ops.ragged([F32.to_sparse()]), "windrow::ragged.*SparseCPU"),
         (lambda: ops.stack([INTS.clone().requires_grad_()]), "only Tensors of floating point dtype can require gradients"),
     ):
         refusal(call, RuntimeError, text)
-    sparse = F32.to_sparse()
+
+
+DENSE, LACKED = (wr.LayoutError, "expected a dense tensor, got one of layout "), (wr.DTypeError, "expected ")
+UNREADABLE = {
+    "sparse": (lambda: ones(2, 3).to_sparse(), *DENSE),
+    "sparse, with gradients": (lambda: ones(2, 3).requires_grad_().to_sparse(), *DENSE),
+    "compressed": (lambda: ones(2, 3).to_sparse_csr(), *DENSE),
+    "quantised": (lambda: torch.quantize_per_tensor(ones(2, 3), 0.1, 0, torch.qint8), *LACKED),
+    "complex32": (lambda: torch.empty(2, 3, dtype=torch.complex32), *LACKED),
+    "bits": (lambda: torch.empty(2, 3, dtype=torch.bits8), *LACKED),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_table_is_refused_as_a_list_is(name):
+    make, kind, text = UNREADABLE[name]
+    table = make()
+    for op in ("stack", "concat", "pad", "ragged"):
+        said = [refusal(lambda: getattr(ops, op)(given), kind, f"windrow::{op}: tensor 0: {text}", index=0) for given in (table, [table])]
+        assert str(said[0]) == str(said[1])
+    refusal(lambda: ops.take(table, INTS), kind, "windrow::take: table: " + text)
+    refusal(lambda: ops.take([table], INTS), kind, "windrow::take: tensor 0: " + text)
+    refusal(lambda: ops.unpad(table, HALF), kind, "windrow::unpad: padded: " + text)
+    refusal(lambda: ops.repad(table, INTS), kind, "windrow::repad: values: " + text)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_sparse_and_quantised_tensors_beside_dense_ones():
+    sparse, quantised = INTS.to_sparse(), torch.quantize_per_tensor(F32, 1.0, 0, torch.qint8)
+    for ids, kind, text in ((sparse, wr.LayoutError, "expected a dense tensor"), (quantised, wr.DTypeError, "expected integers, got torch.qint8")):
+        refusal(lambda: ops.take(ones(2, 2), ids), kind, "windrow::take: ids: " + text)
+        refusal(lambda: ops.unpad(ones(2, 2), ids), kind, "windrow::unpad: lengths: " + text)
+        refusal(lambda: ops.repad(F32, ids), kind, "windrow::repad: offsets: " + text)
+    refusal(lambda: ops.stack([INTS, sparse]), wr.LayoutError, "windrow::stack: tensor 1: expected a dense tensor", index=1)
+    refusal(lambda: ops.pad([GRAD])[0].backward(ones(1, 2).to_sparse()), RuntimeError, "windrow::unpad_list takes dense tensors alone")
     with torch._subclasses.FakeTensorMode() as mode:
         refusal(lambda: ops.ragged([mode.from_tensor(sparse)]), wr.LayoutError, "tensor 0: expected a dense tensor, got one of layout torch.sparse_coo")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_tables_have_the_dtypes_of_the_engine():
+    dtypes = {dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
+    assert set(checks.READABLE) == {dtype for dtype in dtypes if checks._refusal(dtype) is None}
+
+
+@pytest.mark.parametrize("of", ["rows", "nested"])
+def test_pad_of_one_tensor_is_named_in_its_errors(of):
+    rows = [INTS, INTS]
+    tensor = torch.stack(rows) if of == "rows" else torch.nested.nested_tensor(rows, layout=torch.jagged)
+    for options in ({"value": 1.5}, {"side": "up"}, {"size": -1}, {"size": 1}):
+        texts = [str(refusal(lambda: ops.pad(given, **options), ValueError, "windrow::pad: ")) for given in (tensor, rows)]
+        assert texts[0] == texts[1]
 
 
 def test_eager_calls_name_the_op_that_keeps_gradients():

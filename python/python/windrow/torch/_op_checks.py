@@ -155,10 +155,10 @@ def _like(op: str, index: int, tensor: torch.Tensor, first: torch.Tensor) -> Non
         lambda: f"windrow::{op}: tensor {index}: expected {first.dtype}, as tensor 0 has, got {tensor.dtype}; cast it by .to()",
         index,
     )
-    _dense(op, f"tensor {index}", tensor, index)
+    dense(op, f"tensor {index}", tensor, index)
 
 
-def _dense(op: str, name: str, tensor: torch.Tensor, index: Optional[int] = None) -> None:
+def dense(op: str, name: str, tensor: torch.Tensor, index: Optional[int] = None) -> None:
     """OpLayoutError for a tensor that is not dense."""
     _check(
         tensor.layout == torch.strided,
@@ -170,17 +170,17 @@ def _dense(op: str, name: str, tensor: torch.Tensor, index: Optional[int] = None
 
 def _readable(op: str, name: str, tensor: torch.Tensor, index: Optional[int] = None) -> None:
     """OpLayoutError for a tensor that is not dense, OpDTypeError for a dtype that the engine has not."""
-    _dense(op, name, tensor, index)
+    dense(op, name, tensor, index)
     said = _refusal(tensor.dtype)
     _check(said is None, OpDTypeError, lambda: f"windrow::{op}: {name}: {said}", index)
 
 
 @functools.lru_cache(maxsize=None)
 def _refusal(dtype: torch.dtype) -> Optional[str]:
-    """The engine's error text for a dtype that it lacks; None for one that it has."""
+    """The engine's error text for a dtype that it or DLPack lacks; None for one that it has."""
     try:
         _explain(dtype)
-    except wr.DTypeError as error:
+    except (wr.DTypeError, wr.LayoutError) as error:
         return str(error).replace("sample 0: ", "", 1)
     return None
 
@@ -189,6 +189,13 @@ def _explain(dtype: torch.dtype, value: Any = 0) -> None:
     """Raises what the engine says of a dtype and a padding value. It is asked with a real tensor, while a graph is traced too."""
     with _disable_current_modes():
         wr.explain([torch.empty(0, dtype=dtype, device="cpu")], "pad", value=value, size=1)
+
+
+# The dtypes that `_refusal` passes. They are listed because torch warns of tensors of some others, in a tuple because `torch.compile`
+# does not trace the cache of `_refusal`.
+_WHOLE = (torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64)
+_FLOATS = {dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype) and dtype.is_floating_point}
+READABLE = (*_WHOLE, torch.complex64, torch.complex128, *_FLOATS)
 
 
 def _shapes(op: str, index: int, tensor: torch.Tensor, first: torch.Tensor, dim: int, hint: str) -> str:
@@ -203,9 +210,10 @@ def _text(shape: Iterable[Any]) -> str:
 
 
 def integers(op: str, name: str, given: torch.Tensor, beside: torch.Tensor, dim: Optional[int] = None) -> None:
-    """OpDTypeError for what are no integers, OpDeviceError unless they are where `beside` is, OpShapeError for another number of dims than
-    `dim`."""
-    is_whole = not (given.dtype.is_floating_point or given.dtype.is_complex or given.dtype == torch.bool)
+    """OpDTypeError for what are no integers, OpLayoutError unless they are dense, OpDeviceError unless they are where `beside` is,
+    OpShapeError for another number of dims than `dim`."""
+    dense(op, name, given)
+    is_whole = not (given.dtype.is_floating_point or given.dtype.is_complex or given.dtype == torch.bool or given.is_quantized)
     _check(is_whole, OpDTypeError, lambda: f"windrow::{op}: {name}: expected integers, got {given.dtype}")
     _check(
         given.device == beside.device,

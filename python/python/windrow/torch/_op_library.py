@@ -21,6 +21,9 @@ Tensors = List[torch.Tensor]
 Pair = Tuple[torch.Tensor, torch.Tensor]
 Fake = Callable[..., Any]
 
+# The backends of tensors that have no memory of one shape, or no numbers in it.
+UNREADABLE = ("SparseCPU", "SparseCUDA", "SparseCsrCPU", "SparseCsrCUDA", "MkldnnCPU", "QuantizedCPU", "QuantizedCUDA")
+
 _library: Any = torch.library.Library("windrow", "DEF")  # type: ignore[no-untyped-call]
 _below_autograd: Any = torch._C._AutoDispatchBelowAutograd
 _SingleLevelFunction: Any = torch.autograd.function._SingleLevelFunction
@@ -29,7 +32,7 @@ _is_transformed: Callable[[], bool] = torch._C._are_functorch_transforms_active
 
 
 def _define(schema: str, kernel: Callable[..., Any], fake: Fake) -> Any:
-    """A new operator, without gradients; RuntimeError within vmap."""
+    """A new operator, without gradients; RuntimeError within vmap, and what its check says for sparse and quantised tensors."""
     name = schema[: schema.index("(")]
     _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     for key in ("CPU", "CUDA"):
@@ -42,7 +45,13 @@ def _define(schema: str, kernel: Callable[..., Any], fake: Fake) -> Any:
             "batches; call it outside of vmap"
         )
 
+    def unreadable(*args: Any, **kwargs: Any) -> None:
+        fake(*args, **kwargs)
+        raise RuntimeError(f"windrow::{name} takes dense tensors alone")
+
     _library.impl(name, refused, "FuncTorchBatched")
+    for key in UNREADABLE:
+        _library.impl(name, unreadable, key)
     return getattr(getattr(torch.ops.windrow, name), "default")
 
 

@@ -22,6 +22,7 @@ import windrow
 if not hasattr(torch.library, "custom_op"):
     raise ImportError(f"windrow.torch.ops needs PyTorch 2.4 or newer, whose operators have fake kernels; this is {torch.__version__}")
 
+from windrow.torch import _op_checks as checks  # noqa: E402
 from windrow.torch import _op_library as _ops  # noqa: E402
 
 __all__ = ["concat", "pad", "ragged", "repad", "stack", "take", "unpad"]
@@ -47,18 +48,22 @@ def _torch_tensor(op: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _jagged(tensors: Tensors) -> Optional[Pair]:
-    """The values and offsets of a nested tensor of the jagged layout whose values have no gaps; None for anything else."""
-    if isinstance(tensors, torch.Tensor) and tensors.is_nested and tensors.layout == torch.jagged:
+    """The values and offsets of a nested tensor of the jagged layout whose values have no gaps; None for anything else, and for a dtype
+    that the engine lacks."""
+    if isinstance(tensors, torch.Tensor) and tensors.is_nested and tensors.layout == torch.jagged and tensors.dtype in checks.READABLE:
         nested: Any = tensors
         if nested.lengths() is None and nested._ragged_idx == 1:
             return nested.values(), nested.offsets()
     return None
 
 
-def _table(tensors: Tensors) -> Optional[torch.Tensor]:
-    """A tensor in place of the list, if it has rows and these have rows: all of one length, so that it need not be taken apart. Else None."""
-    is_table = isinstance(tensors, torch.Tensor) and not tensors.is_nested and tensors.dim() > 1 and tensors.shape[0] > 0
-    return tensors if is_table else None  # type: ignore[return-value]
+def _table(op: str, tensors: Tensors) -> Optional[torch.Tensor]:
+    """A tensor in place of the list, if it has rows and these have rows: all of one length, so that it need not be taken apart. Else None,
+    and for a dtype that the engine lacks. OpLayoutError for one that is not dense."""
+    if not isinstance(tensors, torch.Tensor) or tensors.is_nested:
+        return None
+    checks.dense(op, "tensor 0", tensors, 0)
+    return tensors if tensors.dim() > 1 and tensors.shape[0] > 0 and tensors.dtype in checks.READABLE else None
 
 
 def _copy(table: torch.Tensor) -> torch.Tensor:
@@ -88,8 +93,8 @@ def stack(tensors: Tensors) -> torch.Tensor:
         torch.Tensor: ``[N, *shape]``. Gradients of the tensors are views of its gradient.
 
     Raises:
-        RuntimeError: the list is empty, or a tensor does not fit: a `windrow.ShapeError`, `windrow.DTypeError` or
-            `windrow.DeviceError` that is a RuntimeError too, with ``.index``. While a graph is traced it is wrapped, with the same text.
+        RuntimeError: the list is empty, or a tensor does not fit: a `windrow.ShapeError`, `windrow.DTypeError`, `windrow.DeviceError` or
+            `windrow.LayoutError` that is a RuntimeError too, with ``.index``. While a graph is traced it is wrapped, with the same text.
 
     Example:
         >>> import torch, windrow.torch.ops as ops
@@ -97,7 +102,7 @@ def stack(tensors: Tensors) -> torch.Tensor:
         tensor([[0., 0.],
                 [1., 1.]])
     """
-    table = _table(tensors)
+    table = _table("stack", tensors)
     return _ops.stack(_list("stack", tensors)) if table is None else _copy(table)
 
 
@@ -115,7 +120,7 @@ def concat(tensors: Tensors, dim: int = 0) -> Pair:
         >>> ops.concat([torch.zeros(2), torch.ones(1)])
         (tensor([0., 0., 1.]), tensor([2, 1]))
     """
-    table = _table(tensors)
+    table = _table("concat", tensors)
     if table is None or not 1 - table.dim() <= dim < table.dim() - 1:
         return _ops.concat(_list("concat", tensors), dim)  # type: ignore[no-any-return]
     dim %= table.dim() - 1
@@ -141,12 +146,15 @@ def pad(tensors: Tensors, value: float = 0, side: Literal["right", "left", "cent
                 [   3, -100]]), tensor([2, 1]))
     """
     jagged, value = _jagged(tensors), _number(value)
-    if jagged is not None:
-        return repad(*jagged, value, size, side=side)
-    table = _table(tensors)
-    if table is None or (size is not None and table.shape[1] > size):
-        return _ops.pad(_list("pad", tensors), value, side, size)  # type: ignore[no-any-return]
-    return repad(table.flatten(0, 1), _even_offsets(table), value, table.shape[1] if size is None else size, side=side)
+    table = _table("pad", tensors)
+    try:
+        if jagged is not None:
+            return repad(*jagged, value, size, side=side)
+        if table is not None and (size is None or table.shape[1] <= size):
+            return repad(table.flatten(0, 1), _even_offsets(table), value, table.shape[1] if size is None else size, side=side)
+    except (ValueError, TypeError):
+        pass  # The operator of lists raises it by its own name.
+    return _ops.pad(_list("pad", tensors), value, side, size)  # type: ignore[no-any-return]
 
 
 def ragged(tensors: Tensors) -> Pair:
@@ -163,7 +171,7 @@ def ragged(tensors: Tensors) -> Pair:
         >>> ops.ragged([torch.zeros(2), torch.ones(1)])
         (tensor([0., 0., 1.]), tensor([0, 2, 3]))
     """
-    jagged, table = _jagged(tensors), _table(tensors)
+    jagged, table = _jagged(tensors), _table("ragged", tensors)
     if jagged is not None:
         return jagged[0], jagged[1].long()
     if table is None:
