@@ -14,10 +14,12 @@ class BatchSampler(torch.utils.data.Sampler[List[int]]):
     """Rows of sample indices as a ``batch_sampler``: shuffled for each epoch, and divided among data-parallel ranks.
 
     Every rank gets the same number of rows, so that none waits for another at the end. The rows themselves stay as they are.
+    ``list(sampler)[k:]`` are the rows that are left of an epoch after ``k`` of them.
 
     Args:
         rows: as `windrow.plan.pack`, `windrow.plan.token_budget` and `windrow.plan.buckets` give them.
-        seed: shuffles the rows, in another order for each epoch and in the same order on all ranks; None: the order of the plan.
+        seed: shuffles the rows, in another order for each epoch that `set_epoch` sets and in the same order on all ranks; without
+            `set_epoch` each epoch has the same order. None: the order of the plan.
         rank: the share of the rows that this process takes, from 0.
         num_ranks: the number of shares.
         drop_last: leaves out the last rows that cannot be divided evenly among the ranks; if False, the first rows are repeated instead.
