@@ -12,7 +12,8 @@ use crate::ground::tensor::PyTensor;
 /// One assembled batch. It stands for its ``data`` wherever an array-like is taken.
 ///
 /// ``batch[i]`` is sample ``i`` without its padding, a `Tensor` in the memory of the batch. ``len(batch)`` is the number of samples, and
-/// iteration gives one after the other. Slices and further indices are for ``batch.numpy()`` and ``batch.torch()``.
+/// iteration gives one after the other. Slices and further indices are for ``batch.numpy()`` and ``batch.torch()``. A page-locked batch
+/// is pickled as one of the host.
 ///
 /// Attributes:
 ///     data (Tensor): the samples, assembled.

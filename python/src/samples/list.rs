@@ -34,7 +34,7 @@ use crate::samples::trees::{is_tree, Trees};
 /// is released at once, unless another list or view has it, or work on a device reads it: Python numbers that were given together,
 /// fewer than 256 to a sample, with the last of some of them (512 KiB at most). Samples cannot be deleted: `take` gives a list of those
 /// to keep. A slice, like `take`, is a separate list that shares the samples: later replacements and additions do not show in it. A pickle, and so a list that is sent to
-/// a process, has the samples by value, as has a deep copy; `copy.copy` shares them.
+/// a process, has each sample by value, also those that share memory, as has a deep copy; `copy.copy` shares them.
 ///
 /// Samples that refer to the list they are in are collected as any cycle of Python objects, through `take`, views, `asarray` and
 /// ``out=`` too. Not seen by the collector, and kept with all that they refer to: what is exported to other libraries, until they let

@@ -31,7 +31,8 @@ _dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 class TorchBatch(NamedTuple):
     """A leaf that was padded, joined, packed or quantised: the fields of a `windrow.Batch` as torch tensors.
 
-    Those that do not apply are None. It is pickled, pinned and moved as any namedtuple is.
+    Those that do not apply are None. It is pickled, pinned and moved as any namedtuple is. ``torch.load`` refuses its class by
+    default: save ``batch._asdict()``, of which ``TorchBatch(**saved)`` makes it again.
     """
 
     data: torch.Tensor
