@@ -484,7 +484,7 @@ class SampleList:
 
         Args:
             samples: an iterable of array-likes, or of trees of the same structure; or another list,
-                which is joined as it is; or an Arrow array, whose rows are samples.
+                which is joined as it is; or an Arrow array, whose rows are samples: its errors name a row of it.
         """
     def __len__(self) -> int: ...
     # Iteration is by positions, as over any sequence; each item is a Tensor, or a tree of them.
@@ -595,12 +595,13 @@ class Transform:
         scale (float): multiplies first; ``1 / 255`` for 8-bit images.
         mean, std (float or sequence): one number, or one for each channel.
         channel_dim (int): sample dim of the channels, before ``permute``; None: the only dim with as many entries as ``mean`` or
-            ``std``, else ValueError.
+            ``std`` in all samples that is neither joined nor in ``dims``, else ValueError.
         permute (sequence of int): order of the sample's dims in the batch, as for ``numpy.transpose``.
 
     The call raises ``ValueError`` if ``scale / std`` or ``-mean / std`` is not finite, as with a ``std`` of 0. With ``scale``,
     ``mean`` or ``std``, integer and bool samples need ``dtype=``, such as ``"float32"``; without it the call raises `DTypeError`. An
-    integer dtype truncates the result toward zero and saturates it: bytes scaled by ``1 / 255`` become 0 and 1.
+    integer dtype truncates the result toward zero and saturates it: bytes scaled by ``1 / 255`` become 0 and 1. One
+    that changes no element, as of scale 1 and mean 0, casts as ``dtype=`` alone does, which wraps integers around.
 
     Examples:
         >>> import windrow as wr
@@ -1244,7 +1245,9 @@ def _check_options(form: str, /, **arguments: Any) -> None:
 def _check_list(samples: Any) -> None:
     """Refuses a mapping, a table of columns, a sparse matrix or text as a list of samples; anything else passes, an array too."""
 def _is_arrow(object: Any, /) -> bool:
-    """Whether an object, not a class, is to be read as Arrow's: it has one of the methods, and no better route is known."""
+    """Whether an object, not a class, is to be read as Arrow's: it has one of the methods, and no better route is known. A pandas Series
+    of objects is not: pyarrow would cast all of them to one type that it infers.
+    """
 def _arrow_columns(table: Any, /) -> Dict[str, SampleList]:
     """The columns of a table by name, those of structs by their names joined by a dot, as lists of
     samples. DTypeError for a column of strings or bytes, ValueError for two columns of one name.
