@@ -19,7 +19,7 @@ from windrow.bench.catalogue import WORKLOADS
 from windrow.bench.measure import Budget, Pace, Result, judge, measure
 from windrow.bench.samples import Setting
 from windrow.bench.sweeps import SWEEPS
-from windrow.bench.workload import Contenders, Definition, Skip, Target, Workload
+from windrow.bench.workload import Definition, Skip, Target, Workload
 
 import isolated
 
@@ -34,10 +34,10 @@ def workload_of(**calls):
     """Eight rows to stack, by contenders of the given names."""
     rng = np.random.default_rng(0)
     sets = [samples.samples_of([(4,)] * 8, "float32", QUICK, rng)]
-    found = Contenders(QUICK)
+    made = Workload(QUICK, sets, lambda s: (np.stack(s.arrays),))
     for name, call in calls.items():
-        found.add("windrow" if name == "windrow" else "someone", name, call)
-    return Workload(sets, lambda s: (np.stack(s.arrays),), found)
+        made.add("windrow" if name == "windrow" else "someone", name, call)
+    return made
 
 
 def right(s):

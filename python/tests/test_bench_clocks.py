@@ -111,12 +111,12 @@ def test_reports_say_host_time_apart_from_device_time():
 def test_constants_go_to_a_device_before_the_clock_starts(name, contender, monkeypatch, torch):
     made = WORKLOADS[name](name, QUICK)
     monkeypatch.setattr(torch, "tensor", lambda *_, **__: pytest.fail("a copy to the device within the timed call"))
-    made.contenders.calls[contender](made.sets[0])
+    made.calls[contender](made.sets[0])
 
 
 def test_graphs_are_joined_by_one_call(monkeypatch):
     called = []
     monkeypatch.setattr(trees, "concat_graphs", lambda graphs, **_: called.append(len(graphs)) or {"x": 0, "edge_index": 0, "batch": 0})
     made = WORKLOADS["W9"]("W9", QUICK)
-    made.contenders.calls["windrow"](made.sets[0])
+    made.calls["windrow"](made.sets[0])
     assert called == [2]

@@ -35,7 +35,7 @@ for definition in cases().values():
         workload = definition.make(setting)
     except Skip:
         continue
-    calls.append((definition.title, workload.contenders.calls["windrow"], min(workload.repeat, 16) + 4))
+    calls.append((definition.title, workload.calls["windrow"], min(workload.repeat, 16) + 4))
 gc.disable()
 counting = subprocess.Popen(["vgdb", f"--pid={os.getpid()}", "instrumentation", "on"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 while counting.poll() is None:

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import windrow as wr
-from windrow._measure import Array, Memcpy, difference, interleave, quartiles, seconds_of
+from windrow._measure import Array, Memcpy, difference, interleave, quartiles, seconds_of, to_numpy
 from windrow._system import cache_bytes, num_cores
 from windrow.bench.clocks import DeviceClock
 from windrow.bench.results import MEMCPY
-from windrow.bench.samples import Samples, Setting, torch
-from windrow.bench.workload import Target, Workload
+from windrow.bench.samples import Setting, num_bytes, torch
+from windrow.bench.workload import Contender, Target, Workload
 
 
 @dataclass
@@ -97,78 +97,59 @@ def device_clock(device: str, cold: bool) -> DeviceClock:
     return DeviceClock(device, cold)
 
 
-def finished(call: Callable[[], Any], setting: Setting) -> Callable[[], Any]:
-    """The call, waiting until the device has done it."""
-    if setting.on_host:
-        return call
-
-    def wait() -> Any:
-        result = call()
-        torch.cuda.synchronize(setting.device)
-        return result
-
-    return wait
-
-
 def repeated(call: Callable[[], Any], times: int) -> Callable[[], Any]:
     """`times` calls as one."""
-    if times == 1:
-        return call
-
     def calls() -> Any:
         for _ in range(times - 1):
             call()
         return call()
 
-    return calls
+    return calls if times > 1 else call
+
+
+def tensors(made: Any) -> Tuple[Any, ...]:
+    """What a contender has made, in host memory."""
+    return tuple(map(to_host, made if isinstance(made, tuple) else (made,)))
 
 
 def verify(workload: Workload, name: str, want: Tuple[Array, ...], pace: Pace) -> str:
     """The fault of a contender or of its output, or that it is too slow or no time is left; else an empty text. windrow is verified whatever
     the time."""
-    slow_seconds = pace.slow_seconds
     if time.perf_counter() > pace.end and not name.startswith("windrow"):
         return "not timed: no time was left"
-    samples = workload.sets[-1]
-    run = finished(lambda: workload.contenders.calls[name](samples), workload.setting)
-    try:
+
+    def run() -> Tuple[Any, float]:
         begin = time.perf_counter()
-        got = run()
-        seconds = time.perf_counter() - begin
-        if seconds > slow_seconds:
+        made = workload.calls[name](workload.sets[-1])
+        if not workload.setting.on_host:
+            torch.cuda.synchronize(workload.setting.device)
+        return made, time.perf_counter() - begin
+
+    try:
+        made, seconds = run()
+        if seconds > pace.slow_seconds:
             # The first call may have compiled something.
-            begin = time.perf_counter()
-            got = run()
-            seconds = time.perf_counter() - begin
-        values = got if isinstance(got, tuple) else (got,)
-        if len(values) != len(want):
-            return f"WRONG: {len(values)} tensors instead of {len(want)}"
+            made, seconds = run()
+        got = tensors(made)
+        if len(got) != len(want):
+            return f"WRONG: {len(got)} tensors instead of {len(want)}"
         # The definition's own roundings are asked of windrow only.
         tolerance = 0.0 if name.startswith("windrow") else workload.tolerance
-        for value, expected in zip(values, want):
-            text = difference(to_host(value), expected, tolerance if expected.dtype.kind == "f" else 0.0)
+        for value, expected in zip(got, want):
+            text = difference(value, expected, tolerance if expected.dtype.kind == "f" else 0.0)
             if text:
                 return f"WRONG: {text}"
     except Exception as error:
         return f"FAILED: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-    return f"slow: {seconds:.1f} s for one batch, timed no further" if seconds > slow_seconds else ""
-
-
-class DeviceCopy:
-    """A plain copy on the device of as many bytes."""
-
-    def __init__(self, num_bytes: int, device: str) -> None:
-        self.source = torch.randint(0, 256, (max(num_bytes, 1),), dtype=torch.uint8, device=device)
-        self.target = torch.empty_like(self.source)
-
-    def __call__(self) -> None:
-        self.target.copy_(self.source)
+    return f"slow: {seconds:.1f} s for one batch, timed no further" if seconds > pace.slow_seconds else ""
 
 
 def copies(num_bytes: int, setting: Setting) -> Dict[str, Callable[[], object]]:
     """Calls that copy this many bytes in one piece, by name: on the host on one thread and on all, else on the device."""
     if not setting.on_host:
-        return {f"{MEMCPY}, device": DeviceCopy(num_bytes, setting.device)}
+        source = torch.randint(0, 256, (max(num_bytes, 1),), dtype=torch.uint8, device=setting.device)
+        target = torch.empty_like(source)
+        return {f"{MEMCPY}, device": lambda: target.copy_(source)}
     counts = sorted({1, setting.threads or num_cores()})
     # Like the samples: in no cache, unless they are asked to be.
     total = 0 if setting.warm or setting.quick else 2 * cache_bytes()
@@ -177,23 +158,20 @@ def copies(num_bytes: int, setting: Setting) -> Dict[str, Callable[[], object]]:
 
 def measure(workload: Workload, pace: Pace, tick: Callable[[float], None] = lambda share: None) -> Tuple[List[Result], Tuple[int, int]]:
     """Verifies and times the contenders and the copy they are held against; and the bytes read and written."""
-    want = workload.expected(workload.sets[-1])
-    num_bytes = workload.bytes_of(want)
-    problems = {name: verify(workload, name, want, pace) for name in workload.contenders.calls}
+    want = tuple(map(to_numpy, tensors(workload.expected(workload.sets[-1]))))
+    moved = workload.sets[0].num_bytes, num_bytes(want)
+    problems = {name: verify(workload, name, want, pace) for name in workload.calls}
     del want
-    for samples in workload.sets:
-        samples.convert_like(workload.sets[-1])
-    turn = itertools.count()
+    for other in workload.sets:
+        other.convert_like(workload.sets[-1])
+    turn = itertools.cycle(workload.sets)
 
-    def next_samples() -> Samples:
-        return workload.sets[next(turn) % len(workload.sets)]
-
-    def bind(name: str) -> Callable[[], object]:
-        return lambda: workload.contenders.calls[name](next_samples())
+    def bind(call: Contender) -> Callable[[], object]:
+        return lambda: call(next(turn))
 
     # A copy reads and writes each byte once, so half of what is moved.
-    calls = copies(sum(num_bytes) // 2, workload.setting)
-    calls.update({name: bind(name) for name, text in problems.items() if not text})
+    calls = copies(sum(moved) // 2, workload.setting)
+    calls.update({name: bind(workload.calls[name]) for name, text in problems.items() if not text})
     calls = {name: repeated(call, workload.repeat) for name, call in calls.items()}
     rounds, setting = (pace.fewest, pace.most), workload.setting
     clock = seconds_of if setting.on_host else device_clock(setting.device, not setting.warm)
@@ -208,10 +186,9 @@ def measure(workload: Workload, pace: Pace, tick: Callable[[float], None] = lamb
         times = {name: [t.wall for t in values] for name, values in times.items()}
     found = {name: spread(values) for name, values in times.items()}
     floor = min(values[1] for name, values in found.items() if name.startswith(MEMCPY))
-    against = workload.contenders.against
+    against, problems = workload.against, {**{name: text for name, text in problems.items() if text}, **workload.absent}
     results = [Result(name, values, floor / values[1], "", against.get(name, ""), **apart.get(name, {})) for name, values in found.items()]
-    results += [Result(name, None, None, text, against[name]) for name, text in problems.items() if text]
-    return results + [Result(name, None, None, text) for name, text in workload.contenders.absent.items()], num_bytes
+    return results + [Result(name, None, None, text, against.get(name, "")) for name, text in problems.items()], moved
 
 
 def judge(target: Target, results: List[Result]) -> Dict[str, Any]:

@@ -2,143 +2,112 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Callable, Dict, List
 
 import numpy as np
 
 import windrow as wr
+from windrow.bench.moves import copy_each
 from windrow.bench.results import MEMCPY
-from windrow.bench.samples import LAYOUTS, Setting, torch
-from windrow.bench.small import Anything
-from windrow.bench.workload import Contender, Contenders, Definition, Target, Workload, require
+from windrow.bench.samples import LAYOUTS, Setting, opaque, torch
+from windrow.bench.workload import Definition, Target, Workload, require
 
 
-@dataclass
-class WrittenTensors:
+class Written:
     """Tensors that a contender has written, as one of their bytes when it is asked for."""
 
-    tensors: List[Any]
+    def __init__(self, tensors: List[Any]) -> None:
+        self.tensors = tensors
 
     def cpu(self) -> Any:
-        return torch.cat([tensor.reshape(-1).view(torch.uint8) for tensor in self.tensors])
+        return torch.cat(byte_views(self.tensors))
 
 
-def moves(title: str, make: Callable[[Setting, np.random.Generator], Workload]) -> Definition:
-    """A workload of the host's, whose tensors are torch's; Skip on a device and without torch."""
-
-    def build(setting: Setting) -> Workload:
-        require(setting, "torch", host_only="moves are compared on the host")
-        return make(setting, np.random.default_rng(30))
-
-    return Definition(title, build, layouts=LAYOUTS[:1])
+def byte_views(tensors: List[Any]) -> List[Any]:
+    return [tensor.reshape(-1).view(torch.uint8) for tensor in tensors]
 
 
-def workload(srcs: List[Any], want: Any, found: Contenders, targets: List[Target], repeat: int = 1) -> Workload:
-    """A workload of moves, whose contenders give all bytes that they have written."""
-    samples = Anything([], [], size=sum(tensor.nbytes for tensor in srcs))
-    return Workload([samples], lambda _: (want.numpy(),), found, targets, repeat=repeat)
+def add_writer(made: Workload, name: str, dsts: List[Any], bind: Callable[[List[Any]], Callable[[], object]]) -> None:
+    """A contender that writes to tensors like `dsts`, by the call that `bind` gives for them. Each has its own, or one that
+    writes nothing would have the values of the one before."""
+    own = [torch.zeros_like(dst) for dst in dsts]
+    write, written = bind(own), Written(own)
+    made.add("windrow" if name.startswith("windrow") else "torch", name, lambda _: (write(), written)[1])
 
 
-def bytes_of(tensors: List[Any]) -> Any:
-    """The bytes of all tensors as one."""
-    return WrittenTensors(tensors).cpu()
+def started(setting: Setting, srcs: List[Any], want: List[Any], repeat: int = 1) -> Workload:
+    """A workload of moves, whose contenders give the bytes of `want`."""
+    return Workload(setting, [opaque(sum(tensor.nbytes for tensor in srcs))], lambda _: Written(want), repeat=repeat)
 
 
-# Copies of many tensors to as many others
+def rng_of(setting: Setting) -> np.random.Generator:
+    """Random numbers for a workload of the host's, whose tensors are torch's; Skip on a device and without torch."""
+    require(setting, "torch", host_only="moves are compared on the host")
+    return np.random.default_rng(30)
 
 
-def copied(setting: Setting, rng: np.random.Generator, num_tensors: int, dtype: str, peer: str, goal: float) -> Workload:
-    """Tensors of 64 float32 to others of a dtype."""
-    count, engine = setting.count(num_tensors), setting.engine
+def copied(setting: Setting, num_tensors: int, dtype: str) -> Workload:
+    """Tensors of 64 float32 to as many others of a dtype."""
+    rng, count, engine = rng_of(setting), setting.count(num_tensors), setting.engine
     srcs = [torch.from_numpy(rng.random(64, np.float32)) for _ in range(count)]
+    want = [src.to(getattr(torch, dtype)) for src in srcs]
     listed = wr.SampleList(srcs)
-    lists: Dict[int, Any] = {}
-    found = Contenders(setting)
-
-    def add(library: str, name: str, write: Callable[[List[Any]], object]) -> None:
-        # Each has its own, or one that writes nothing would have the values of the one before.
-        dsts = [torch.zeros(64, dtype=getattr(torch, dtype)) for _ in srcs]
-        written = WrittenTensors(dsts)
-        found.add(library, name, lambda _: (write(dsts), written)[1])
-
-    def by_lists(dsts: List[Any]) -> None:
-        known = lists.get(id(dsts))
-        if known is None:
-            known = lists[id(dsts)] = wr.SampleList(dsts)
-        wr.copy_many(known, listed, engine=engine)
-
-    add("windrow", "windrow", lambda dsts: wr.copy_many(dsts, srcs, engine=engine))
-    add("windrow", "windrow, SampleLists", by_lists)
-    add("torch", "torch._foreach_copy_", lambda dsts: torch._foreach_copy_(dsts, srcs))
-    add("torch", "loop of copy_", lambda dsts: [dst.copy_(src) for dst, src in zip(dsts, srcs)])
-    want = bytes_of([src.to(getattr(torch, dtype)) for src in srcs])
-    return workload(srcs, want, found, [Target("windrow", (peer,), goal)], max(1, 4096 // count))
+    made = started(setting, srcs, want, max(1, 4096 // count))
+    add_writer(made, "windrow", want, lambda dsts: partial(wr.copy_many, dsts, srcs, engine=engine))
+    add_writer(made, "windrow, SampleLists", want, lambda dsts: partial(wr.copy_many, wr.SampleList(dsts), listed, engine=engine))
+    add_writer(made, "torch._foreach_copy_", want, lambda dsts: partial(torch._foreach_copy_, dsts, srcs))
+    add_writer(made, "loop of copy_", want, lambda dsts: partial(copy_each, dsts, srcs))
+    return made
 
 
-# A tree to one buffer, and back
-
-
-def parameters(setting: Setting, rng: np.random.Generator) -> Dict[str, Any]:
+def parameters(setting: Setting) -> Dict[str, Any]:
     """Tensors of 1 KiB to 4 MiB, of two dtypes."""
-    tree = {}
+    rng, tree = rng_of(setting), {}
     for position, exponent in enumerate(rng.uniform(10, 22, setting.count(300))):
         raw = torch.from_numpy(rng.integers(0, 256, int(2**exponent) // 256 * 256, np.uint8))
         tree[f"layer{position}.weight"] = raw.view(torch.bfloat16 if position % 2 else torch.float32)
     return tree
 
 
-def packed(setting: Setting, rng: np.random.Generator) -> Workload:
+def packed(setting: Setting) -> Workload:
     """A tree to one buffer, a new one or one that is there."""
-    tree, engine = parameters(setting, rng), setting.engine
+    tree, engine = parameters(setting), setting.engine
     tensors = list(tree.values())
-    want = bytes_of(tensors)
-    outs = [torch.zeros_like(want) for _ in range(2)]
-
-    def views() -> List[Any]:
-        return [tensor.reshape(-1).view(torch.uint8) for tensor in tensors]
-
-    found = Contenders(setting)
-    found.add("windrow", "windrow", lambda _: wr.pack(tree, engine=engine).buffer)
-    found.add("windrow", "windrow, out=", lambda _: wr.pack(tree, out=outs[0], engine=engine).buffer)
-    found.add("torch", "torch.cat of views", lambda _: torch.cat(views()))
-    found.add("torch", "torch.cat(out=) of views", lambda _: torch.cat(views(), out=outs[1]), "windrow, out=")
-    targets = [Target("windrow, out=", (MEMCPY,), 0.9), Target("windrow", ("torch.cat of views",), 1.0)]
-    return workload(tensors, want, found, targets)
+    made = started(setting, tensors, tensors)
+    outs = [torch.zeros(made.sets[0].num_bytes, dtype=torch.uint8) for _ in range(2)]
+    made.add("windrow", "windrow", lambda _: wr.pack(tree, engine=engine).buffer)
+    made.add("windrow", "windrow, out=", lambda _: wr.pack(tree, out=outs[0], engine=engine).buffer)
+    made.add("torch", "torch.cat of views", lambda _: torch.cat(byte_views(tensors)))
+    made.add("torch", "torch.cat(out=) of views", lambda _: torch.cat(byte_views(tensors), out=outs[1]), "windrow, out=")
+    return made
 
 
-def unpacked(setting: Setting, rng: np.random.Generator) -> Workload:
+def unpacked(setting: Setting) -> Workload:
     """One buffer to tensors that are there."""
-    tree = parameters(setting, rng)
+    tree = parameters(setting)
     source = wr.pack(tree)
     buffer = source.buffer.torch()
     views = [tensor.torch() for tensor in source.unpack().values()]
-    want = bytes_of(list(tree.values()))
-    found = Contenders(setting)
-
-    def add(library: str, name: str, write: Callable[[Dict[str, Any]], object]) -> None:
-        into = {key: torch.zeros_like(tensor) for key, tensor in tree.items()}
-        written = WrittenTensors(list(into.values()))
-        call: Contender = lambda _: (write(into), written)[1]  # noqa: E731
-        found.add(library, name, call)
-
-    add("windrow", "windrow", lambda into: wr.unpack(buffer, source.layout, into=into))
-    add("torch", "torch._foreach_copy_ of views", lambda into: torch._foreach_copy_(list(into.values()), views))
-    add("torch", "loop of copy_", lambda into: [dst.copy_(src) for dst, src in zip(into.values(), views)])
-    targets = [Target("windrow", (MEMCPY,), 0.9), Target("windrow", ("torch._foreach_copy_ of views", "loop of copy_"), 1.0)]
-    return workload(views, want, found, targets)
+    made = started(setting, views, views)
+    add_writer(made, "windrow", views, lambda dsts: partial(wr.unpack, buffer, source.layout, into=dict(zip(tree, dsts))))
+    add_writer(made, "torch._foreach_copy_ of views", views, lambda dsts: partial(torch._foreach_copy_, dsts, views))
+    add_writer(made, "loop of copy_", views, lambda dsts: partial(copy_each, dsts, views))
+    return made
 
 
 def cases() -> Dict[str, Definition]:
+    def case(title: str, make: Callable[..., Workload], *args: Any, targets: List[Target]) -> Definition:
+        return Definition(title, make, *args, targets=targets, layouts=LAYOUTS[:1])
+
     found: Dict[str, Definition] = {}
     for count, most in ((64, 1.0), (1024, 0.9), (4096, 0.6)):
-        title = f"copy_many of {count} x 64 float32 tensors"
-        make = partial(copied, num_tensors=count, dtype="float32", peer="torch._foreach_copy_", goal=round(1 / most, 2))
-        found[f"move-copy{count}"] = moves(title, make)
-        title = f"copy_many of {count} x 64 float32 tensors to bfloat16"
-        make = partial(copied, num_tensors=count, dtype="bfloat16", peer="loop of copy_", goal=3.0)
-        found[f"move-cast{count}"] = moves(title, make)
-    found["move-pack"] = moves("pack 300 tensors of 1 KiB to 4 MiB", packed)
-    found["move-unpack"] = moves("unpack into 300 tensors of 1 KiB to 4 MiB", unpacked)
+        title, targets = f"copy_many of {count} x 64 float32 tensors", [Target("windrow", ("torch._foreach_copy_",), round(1 / most, 2))]
+        found[f"move-copy{count}"] = case(title, copied, count, "float32", targets=targets)
+        targets = [Target("windrow", ("loop of copy_",), 3.0)]
+        found[f"move-cast{count}"] = case(f"{title} to bfloat16", copied, count, "bfloat16", targets=targets)
+    targets = [Target("windrow, out=", (MEMCPY,), 0.9), Target("windrow", ("torch.cat of views",), 1.0)]
+    found["move-pack"] = case("pack 300 tensors of 1 KiB to 4 MiB", packed, targets=targets)
+    targets = [Target("windrow", (MEMCPY,), 0.9), Target("windrow", ("torch._foreach_copy_ of views", "loop of copy_"), 1.0)]
+    found["move-unpack"] = case("unpack into 300 tensors of 1 KiB to 4 MiB", unpacked, targets=targets)
     return found

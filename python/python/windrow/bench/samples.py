@@ -60,6 +60,8 @@ class Samples:
     table: Any = None
     # The rows of a larger list that they are.
     indices: Array = None
+    # The samples imported, as in a data set that stays: a batch is then an index array.
+    listed: Any = None
     # The samples as objects of other libraries, by name, and the functions that make them.
     others: Dict[str, Any] = field(default_factory=dict)
     makers: Dict[str, Callable[["Samples"], Any]] = field(default_factory=dict)
@@ -101,6 +103,11 @@ def num_bytes(trees: Iterable[Any]) -> int:
     return sum(num_bytes(tree.values()) if isinstance(tree, dict) else int(tree.nbytes) for tree in trees)
 
 
+def opaque(size: int) -> Samples:
+    """Samples of so many bytes that only the contenders know."""
+    return Samples([np.broadcast_to(np.uint8(0), size)], [])
+
+
 def footprint(trees: List[Any]) -> int:
     """Bytes that a call touches: the samples, and some 500 for the objects that each of them is."""
     objects = sum(len(tree) if isinstance(tree, dict) else 1 for tree in trees)
@@ -131,28 +138,28 @@ def samples_of(shapes: Sequence[Shape], dtype: str, setting: Setting, rng: np.ra
     data = noise(int(sizes.sum()), dtype, rng)
     slots: List[Tuple[Any, Any]] = [(None, None)] * len(shapes)
     table = None
+
+    def filled(array: Array, tensor: Any, begin: int, values: Array) -> Tuple[Array, Any]:
+        """Writes the values, then has the whole tensor on the device, which has odd addresses too."""
+        array.reshape(-1)[begin : begin + len(values)] = values
+        return array, tensor if tensor is None or setting.on_host else tensor.to(setting.device)
+
+    def view(array: Array, tensor: Any, begin: int, i: int) -> Tuple[Array, Any]:
+        piece = slice(begin, begin + int(sizes[i]))
+        return array[piece].reshape(shapes[i]), None if tensor is None else tensor[piece].view(shapes[i])
+
     if setting.layout == "contiguous":
-        array, table = empty(data.shape, dtype)
-        array[:] = data
-        table = table if setting.on_host or table is None else table.to(setting.device)
-        for i, shape in enumerate(shapes):
-            piece = slice(int(ends[i] - sizes[i]), int(ends[i]))
-            slots[i] = (array[piece].reshape(shape), None if table is None else table[piece].view(shape))
-        whole = array if table is None else table
-        table = whole.reshape(len(shapes), *shapes[0]) if len(set(shapes)) == 1 else None
+        array, tensor = filled(*empty(data.shape, dtype), 0, data)
+        slots = [view(array, tensor, int(ends[i] - sizes[i]), i) for i in range(len(shapes))]
+        if len(set(shapes)) == 1:
+            table = (array if tensor is None else tensor).reshape(len(shapes), *shapes[0])
     else:
         shifts = rng.integers(1, 16, len(shapes)) if odd else np.zeros(len(shapes), np.int64)
         for i in rng.permutation(len(shapes)):
             # Samples are tensors of their own unless they are odd: a view takes twice as many objects to read.
-            array, tensor = empty((int(sizes[i]) + 16,) if odd else shapes[i], dtype)
-            piece = slice(int(shifts[i]), int(shifts[i] + sizes[i]))
-            sample = array[piece].reshape(shapes[i]) if odd else array
-            sample[...] = data[ends[i] - sizes[i] : ends[i]].reshape(shapes[i])
-            tensor = tensor if tensor is None or setting.on_host else tensor.to(setting.device)
-            if odd and tensor is not None:
-                # A device has odd addresses too: the whole buffer goes there.
-                tensor = tensor[piece].view(shapes[i])
-            slots[i] = (sample, tensor)
+            made = empty((int(sizes[i]) + 16,) if odd else shapes[i], dtype)
+            made = filled(*made, int(shifts[i]), data[ends[i] - sizes[i] : ends[i]])
+            slots[i] = view(*made, int(shifts[i]), i) if odd else made
     arrays, tensors = [list(column) for column in zip(*slots)]
     return Samples(arrays, tensors if torch else [], table)
 
@@ -176,10 +183,10 @@ def sets_of(make: Callable[[], Samples], setting: Setting) -> List[Samples]:
     return sets + [make() for _ in range(0 if setting.warm else 1 if setting.quick else more)]
 
 
-def equal_samples(seed: int, shape: Shape, count: int, dtype: str, setting: Setting, odd: bool = False) -> List[Samples]:
-    """Lists of `count` samples of one shape."""
-    rng = np.random.default_rng(seed)
-    return sets_of(lambda: samples_of([shape] * count, dtype, setting, rng, odd), setting)
+def equal_samples(seed: int, shape: Shape, num_samples: int, dtype: str, setting: Setting, odd: bool = False) -> List[Samples]:
+    """Lists of samples of one shape."""
+    rng, shapes = np.random.default_rng(seed), [shape] * setting.count(num_samples)
+    return sets_of(lambda: samples_of(shapes, dtype, setting, rng, odd), setting)
 
 
 def unequal_rows(seed: int, shortest: int, longest: int, num_samples: int, dtype: str, setting: Setting) -> List[Samples]:

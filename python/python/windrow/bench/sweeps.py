@@ -25,7 +25,7 @@ TREES = ("windrow", "default_collate", "torch.stack for each field", "np.stack f
 
 @dataclass(frozen=True)
 class Point:
-    """One workload of a sweep."""
+    """One workload of a sweep, of as many samples as the setting's scale has led to."""
 
     x: int
     num_samples: int
@@ -35,12 +35,10 @@ class Point:
 
     def __call__(self) -> Workload:
         """Makes the workload, with the contenders that take part."""
-        workload = self.definition(f"{self.x}", self.setting)
+        workload = self.definition(f"{self.x}", replace(self.setting, scale=1.0))
         names = self.timed if self.setting.layout == "scattered" else self.timed[:2]
-        contenders = workload.contenders
-        contenders.calls = {name: call for name, call in contenders.calls.items() if name in names}
-        contenders.absent = {name: text for name, text in contenders.absent.items() if name in names}
-        return workload
+        calls = {name: call for name, call in workload.calls.items() if name in names}
+        return replace(workload, calls=calls, absent={name: text for name, text in workload.absent.items() if name in names})
 
 
 @dataclass(frozen=True)
@@ -69,23 +67,21 @@ def by_bytes(setting: Setting) -> List[Point]:
     points = []
     for size in thinned([16 << 2 * i for i in range(10)], setting):
         count = max(min(int(TOTAL_BYTES * setting.scale) // size, MOST_SAMPLES), 2)
-        points += [Point(size, count, sized(count, size), replace(s, scale=1.0)) for s in both(setting)]
+        points += [Point(size, count, sized(count, size), s) for s in both(setting)]
     return points
 
 
 def by_samples(setting: Setting) -> List[Point]:
     most = 12 if setting.quick else 17
     counts = thinned([1 << i for i in range(0, most + 1, 2)], setting)
-    return [Point(n, n, sized(n, ROW_BYTES), replace(s, scale=1.0)) for n in counts for s in both(setting)]
+    return [Point(n, n, sized(n, ROW_BYTES), s) for n in counts for s in both(setting)]
 
 
 def by_leaves(setting: Setting) -> List[Point]:
     count = setting.count(4096)
     title = f"collate {count} dicts"
     counts = thinned([1, 2, 4, 8, 16, 32], setting)
-    return [
-        Point(n, count, Definition(title, fields(leaves(n), count, [])), replace(setting, scale=1.0), TREES) for n in counts
-    ]
+    return [Point(n, count, Definition(title, fields, leaves(n), count), setting, TREES) for n in counts]
 
 
 def by_threads(count: int, size: int) -> Callable[[Setting], List[Point]]:
@@ -93,9 +89,7 @@ def by_threads(count: int, size: int) -> Callable[[Setting], List[Point]]:
         cores = setting.threads or num_cores()
         counts = sorted({1, cores, *(1 << i for i in range(cores.bit_length()) if 1 << i <= cores)})
         n = setting.count(count)
-        return [
-            Point(t, n, sized(n, size), replace(setting, scale=1.0, threads=t, engine=wr.Engine(threads=t))) for t in counts
-        ]
+        return [Point(t, n, sized(n, size), replace(setting, threads=t, engine=wr.Engine(threads=t))) for t in counts]
 
     return points
 

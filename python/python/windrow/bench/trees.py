@@ -9,7 +9,7 @@ import numpy as np
 import windrow as wr
 from windrow._measure import Array
 from windrow.bench.samples import Samples, Setting, Shape, sets_of, torch, trees_of
-from windrow.bench.workload import TOO_MANY_FOR_JAX, Contenders, Target, Workload, in_any_setting, module
+from windrow.bench.workload import HOST_ONLY, Workload, module, require, too_many_for_jax
 from windrow.structure import concat_graphs
 
 ENVIRONMENT: Dict[str, Tuple[Shape, str]] = {
@@ -24,7 +24,6 @@ ENVIRONMENT: Dict[str, Tuple[Shape, str]] = {
 }
 """Eight fields, 249 bytes."""
 
-
 JAX_PEER = "np.stack, jnp.asarray for each field"
 
 
@@ -33,48 +32,43 @@ def leaves(num_leaves: int, shape: Shape = (32,)) -> Dict[str, Tuple[Shape, str]
     return {f"leaf{i}": (shape, "float32") for i in range(num_leaves)}
 
 
-def equal_trees(seed: int, kinds: Dict[str, Tuple[Shape, str]], count: int, setting: Setting) -> List[Samples]:
-    """Lists of `count` dicts of equal shapes."""
-    rng = np.random.default_rng(seed)
+def started(seed: int, setting: Setting, kinds: Dict[str, Tuple[Shape, str]], num_samples: int) -> Workload:
+    """A workload of dicts of equal shapes to one dict of batches, without contenders."""
+    rng, count = np.random.default_rng(seed), setting.count(num_samples)
     columns = {key: ([shape] * count, dtype) for key, (shape, dtype) in kinds.items()}
-    return sets_of(lambda: trees_of(columns, setting, rng), setting)
+    return Workload(setting, sets_of(lambda: trees_of(columns, setting, rng), setting), by_numpy)
 
 
-@in_any_setting
-def fields(setting: Setting, kinds: Dict[str, Tuple[Shape, str]], num_samples: int, targets: List[Target]) -> Workload:
+def fields(setting: Setting, kinds: Dict[str, Tuple[Shape, str]], num_samples: int) -> Workload:
     """Dicts of equal shapes to one dict of batches."""
-    count, engine = setting.count(num_samples), setting.engine
-    found = Contenders(setting)
-    found.add("windrow", "windrow", lambda s: tuple(wr.collate(s.best, engine=engine).values()))
-    found.add("torch", "default_collate", lambda s: tuple(torch.utils.data.default_collate(s.tensors).values()))
-    found.add(
-        "torch", "torch.stack for each field", lambda s: tuple(torch.stack([tree[key] for tree in s.tensors]) for key in kinds)
-    )
-    found.add("NumPy", "np.stack for each field", lambda s: by_numpy(s, kinds))
-    found.add("TensorDict", "TensorDict", tensordict_stack)
-    reason = "" if count <= TOO_MANY_FOR_JAX else f"more than {TOO_MANY_FOR_JAX} operands"
-    found.add("JAX", "jnp.stack for each field", lambda s: jax_fields(s, kinds), cannot=reason)
-    found.add("JAX", "windrow.jax.collate", lambda s: windrow_jax(s, kinds))
-    found.add("JAX", JAX_PEER, lambda s: tuple(map(module("JAX").asarray, by_numpy(s, kinds))), "windrow.jax.collate")
-    found.add("DALI", "DALI", lambda s: None, cannot="takes no dicts")
-    return Workload(equal_trees(9, kinds, count, setting), lambda s: by_numpy(s, kinds), found, targets)
+    made, count, engine = started(9, setting, kinds, num_samples), setting.count(num_samples), setting.engine
+
+    def by_windrow_jax(s: Samples) -> Tuple[Any, ...]:
+        from windrow.jax import collate
+
+        batch = collate(s.arrays)
+        return tuple(batch[key] for key in kinds)
+
+    made.add("windrow", "windrow", lambda s: tuple(wr.collate(s.best, engine=engine).values()))
+    made.add("torch", "default_collate", lambda s: tuple(torch.utils.data.default_collate(s.tensors).values()))
+    made.add("torch", "torch.stack for each field", lambda s: tuple(torch.stack([tree[key] for tree in s.tensors]) for key in kinds))
+    made.add("NumPy", "np.stack for each field", by_numpy)
+    made.add("TensorDict", "TensorDict", by_tensordict)
+    made.add("JAX", "jnp.stack for each field", by_jax, cannot=too_many_for_jax(count))
+    made.add("JAX", "windrow.jax.collate", by_windrow_jax)
+    made.add("JAX", JAX_PEER, lambda s: tuple(map(module("JAX").asarray, by_numpy(s))), "windrow.jax.collate")
+    made.add("DALI", "DALI", by_numpy, cannot="takes no dicts")
+    return made
 
 
-def by_numpy(s: Samples, kinds: Dict[str, Any]) -> Tuple[Array, ...]:
-    return tuple(np.stack([tree[key] for tree in s.arrays]) for key in kinds)
+def by_numpy(s: Samples) -> Tuple[Array, ...]:
+    return tuple(np.stack([tree[key] for tree in s.arrays]) for key in s.arrays[0])
 
 
-def jax_fields(s: Samples, kinds: Dict[str, Any]) -> Tuple[Any, ...]:
+def by_jax(s: Samples) -> Tuple[Any, ...]:
     jnp = module("JAX")
     trees = s.converted("JAX", lambda tree: {key: jnp.asarray(np.asarray(leaf)) for key, leaf in tree.items()})
-    return tuple(jnp.stack([tree[key] for tree in trees]).block_until_ready() for key in kinds)
-
-
-def windrow_jax(s: Samples, kinds: Dict[str, Any]) -> Tuple[Any, ...]:
-    from windrow.jax import collate
-
-    made = collate(s.arrays)
-    return tuple(made[key] for key in kinds)
+    return tuple(jnp.stack([tree[key] for tree in trees]).block_until_ready() for key in trees[0])
 
 
 def tensordicts(s: Samples) -> List[Any]:
@@ -82,43 +76,65 @@ def tensordicts(s: Samples) -> List[Any]:
     return s.converted("TensorDict", lambda tree: tensordict.TensorDict(tree, batch_size=[]))
 
 
-def tensordict_stack(s: Samples) -> Tuple[Any, ...]:
+def by_tensordict(s: Samples) -> Tuple[Any, ...]:
     return tuple(torch.stack(tensordicts(s)).values())
 
 
-# Graphs
+def tensordict_batch(setting: Setting, num_leaves: int, num_samples: int) -> Workload:
+    """TensorDicts of many small leaves, stacked."""
+    require(setting, "TensorDict", host_only=HOST_ONLY)
+    made = started(23, setting, leaves(num_leaves, (8,)), num_samples)
+    made.add("windrow", "windrow", lambda s: tuple(wr.collate(tensordicts(s), engine=setting.engine).values()))
+    made.add("TensorDict", "torch.stack", by_tensordict)
+    return made
 
 
-def joined_by_numpy(s: Samples) -> Tuple[Array, ...]:
-    """The nodes, the edges and the number of each node's graph."""
+# Graphs: the nodes, the edges and the number of each node's graph. The ends of an edge count on from the nodes before
+
+
+Graph = Tuple[Any, Any, Any]
+
+
+def joined_by_numpy(s: Samples) -> Graph:
     nodes = np.array([len(graph["x"]) for graph in s.arrays])
     before = np.cumsum(nodes) - nodes
     edge_index = np.concatenate([graph["edge_index"] + n for graph, n in zip(s.arrays, before)], 1)
     return np.concatenate([graph["x"] for graph in s.arrays]), edge_index, np.repeat(np.arange(len(nodes)), nodes)
 
 
-def joined(s: Samples, join: Callable[[List[Any]], Any]) -> Tuple[Any, ...]:
-    """Returns what `joined_by_numpy` returns, made by a function of PyTorch Geometric's graphs."""
+def joined(s: Samples, join: Callable[[List[Any]], Any]) -> Graph:
+    """One graph, made by a function of PyTorch Geometric's graphs."""
     made = join(s.converted("PyG", lambda graph: module("PyG").Data(**graph)))
     return made.x, made.edge_index, made.batch
 
 
-def joined_by_pyg(s: Samples) -> Tuple[Any, ...]:
+def joined_by_pyg(s: Samples) -> Graph:
     return joined(s, module("PyG").Batch.from_data_list)
 
 
-@in_any_setting
+def of_graphs(setting: Setting, rng: np.random.Generator, nodes: Array, edges: Array, width: int) -> Workload:
+    """A workload of graphs of so many nodes and edges each, without contenders."""
+    columns = {"x": ([(int(n), width) for n in nodes], "float32"), "edge_index": ([(2, int(n)) for n in edges], "int64")}
+    return Workload(setting, sets_of(lambda: trees_of(columns, setting, rng), setting), joined_by_numpy)
+
+
+def data_objects(setting: Setting, num_samples: int) -> Workload:
+    """Graphs as PyTorch Geometric has them, joined to a Batch."""
+    require(setting, "PyG", host_only=HOST_ONLY)
+    rng, engine = np.random.default_rng(24), setting.engine
+    nodes = rng.integers(10, 31, setting.count(num_samples))
+    made = of_graphs(setting, rng, nodes, 4 * nodes, 16)
+    made.add("windrow", "windrow", lambda s: joined(s, lambda graphs: wr.collate(graphs, engine=engine)))
+    made.add("PyG", "Batch.from_data_list", joined_by_pyg)
+    return made
+
+
 def graphs(setting: Setting, num_samples: int) -> Workload:
-    """Nodes and edges of graphs as one graph: the ends of an edge count on from the nodes before."""
+    """Graphs as dicts of nodes and edges."""
     rng, count = np.random.default_rng(10), setting.count(num_samples)
     nodes, edges = rng.integers(200, 401, count), rng.integers(400, 801, count)
-    columns = {
-        "x": ([(int(n), 64) for n in nodes], "float32"),
-        "edge_index": ([(2, int(n)) for n in edges], "int64"),
-    }
-    sets = sets_of(lambda: trees_of(columns, setting, rng), setting)
 
-    def by_torch(s: Samples) -> Tuple[Any, ...]:
+    def by_torch(s: Samples) -> Graph:
         sizes = torch.tensor([len(graph["x"]) for graph in s.tensors])
         num_edges = torch.tensor([graph["edge_index"].shape[1] for graph in s.tensors])
         first = torch.cumsum(sizes, 0) - sizes
@@ -132,13 +148,13 @@ def graphs(setting: Setting, num_samples: int) -> Workload:
         every = torch.arange(count, device=setting.device)
         return x, edge_index, torch.repeat_interleave(every, sizes, output_size=num_rows)
 
-    def by_windrow(s: Samples) -> Tuple[Any, ...]:
-        made = concat_graphs(s.best, return_tensors="pt" if torch else "np")
-        return made["x"], made["edge_index"], made["batch"]
+    def by_windrow(s: Samples) -> Graph:
+        batch = concat_graphs(s.best, return_tensors="pt" if torch else "np")
+        return batch["x"], batch["edge_index"], batch["batch"]
 
-    found = Contenders(setting)
-    found.add("windrow", "windrow", by_windrow)
-    found.add("torch", "torch.cat, increments added", by_torch)
-    found.add("NumPy", "np.concatenate, increments added", joined_by_numpy)
-    found.add("PyG", "PyG Batch", joined_by_pyg)
-    return Workload(sets, joined_by_numpy, found)
+    made = of_graphs(setting, rng, nodes, edges, 64)
+    made.add("windrow", "windrow", by_windrow)
+    made.add("torch", "torch.cat, increments added", by_torch)
+    made.add("NumPy", "np.concatenate, increments added", joined_by_numpy)
+    made.add("PyG", "PyG Batch", joined_by_pyg)
+    return made

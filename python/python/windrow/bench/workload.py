@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Tuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
-from windrow._measure import Array
 from windrow._system import load
-from windrow.bench.samples import LAYOUTS, Samples, Setting, num_bytes
+from windrow.bench.samples import LAYOUTS, Samples, Setting
 
 Contender = Callable[[Samples], Any]
-"""Makes one tensor or a tuple of them."""
+"""Makes one tensor or a tuple of them, of any library."""
 
-Oracle = Callable[[Samples], Tuple[Array, ...]]
-
-TOO_MANY_FOR_JAX = 1024
-"""Each sample is an operand of a compiled program: 4096 took 9 s to compile."""
+HOST_ONLY = "host memory only"
 
 LIBRARIES = {
     "NumPy": "numpy",
@@ -50,12 +45,25 @@ def module(library: str) -> Any:
 def missing(library: str, setting: Setting) -> str:
     """Why a library cannot take part, or nothing."""
     if library == "NumPy" and not setting.on_host:
-        return "host memory only"
+        return HOST_ONLY
     if library == "CuPy" and setting.on_host:
         return "device memory only"
+    if library == "compiled torch":
+        return missing("torch", setting) if setting.compiles else "compiling takes 20 s: not with --quick or --seconds"
     if library == "DALI" and not setting.on_host:
         return "not compared on a device"
     return load(LIBRARIES[library])[1] if library in LIBRARIES else ""
+
+
+def too_many_for_jax(count: int) -> str:
+    """Why JAX cannot stack so many samples, or nothing: each is an operand of a compiled program, and 4096 took 9 s to compile."""
+    return "" if count <= 1024 else "more than 1024 operands"
+
+
+def dali(arrays: List[Any], change: Callable[[Any, Any], Any] = lambda ndd, batch: batch, **options: Any) -> Any:
+    """A tensor of DALI's batch, which `change` makes of its module and of the batch of these arrays."""
+    ndd = module("DALI")
+    return ndd.as_tensor(change(ndd, ndd.as_batch(arrays, device="cpu", **options))).evaluate()
 
 
 class Skip(Exception):
@@ -70,14 +78,35 @@ def require(setting: Setting, *libraries: str, host_only: str = "") -> None:
 
 
 @dataclass
-class Contenders:
-    """The contenders, and why others cannot take part."""
+class Target:
+    """A ratio that the project asks of itself: the fastest of `peers` against `ours`."""
+
+    ours: str
+    peers: Tuple[str, ...]
+    at_least: float
+
+
+@dataclass
+class Workload:
+    """Samples, the expected batch, the contenders, and why others cannot take part."""
 
     setting: Setting
+    sets: List[Samples]
+    expected: Contender
+    # How far a contender other than windrow may be off where it rounds more often than is defined.
+    tolerance: float = 0.0
+    # Calls in one measurement, where a single one is too short for the clock.
+    repeat: int = 1
+    # The text behind the title of the workload's definition.
+    remark: str = ""
     calls: Dict[str, Contender] = field(default_factory=dict)
     # The way of windrow that does the same as the contender: with `out=`, by index.
     against: Dict[str, str] = field(default_factory=dict)
     absent: Dict[str, str] = field(default_factory=dict)
+    # The definition's.
+    name: str = ""
+    title: str = ""
+    targets: Sequence[Target] = ()
 
     def add(self, library: str, name: str, call: Contender, against: str = "windrow", cannot: str = "") -> None:
         """One contender; `cannot` says why it is not able to, and is empty if it is."""
@@ -89,71 +118,17 @@ class Contenders:
             self.against[name] = against
 
 
-@dataclass
-class Target:
-    """A ratio that the project asks of itself: the fastest of `peers` against `ours`."""
-
-    ours: str
-    peers: Tuple[str, ...]
-    at_least: float
-
-
-@dataclass
-class Workload:
-    """Samples, contenders, expected values."""
-
-    sets: List[Samples]
-    expected: Oracle
-    contenders: Contenders
-    targets: List[Target] = field(default_factory=list)
-    # How far a contender other than windrow may be off where it rounds more often than is defined.
-    tolerance: float = 0.0
-    # Calls in one measurement, where a single one is too short for the clock.
-    repeat: int = 1
-    # The text behind the title of the workload's definition.
-    remark: str = ""
-    name: str = ""
-    title: str = ""
-
-    @property
-    def setting(self) -> Setting:
-        return self.contenders.setting
-
-    def bytes_of(self, expected: Tuple[Array, ...]) -> Tuple[int, int]:
-        """Bytes read and bytes written for one batch."""
-        return self.sets[0].num_bytes, num_bytes(expected)
-
-
-Make = Callable[[Setting], Workload]
-"""Makes a workload in a setting; raises Skip where it cannot be run."""
-
-
-def in_any_setting(make: Callable[..., Workload]) -> Callable[..., Make]:
-    """Takes the arguments behind the setting first: what is left is a `Make`."""
-
-    @functools.wraps(make)
-    def bind(*args: Any, **kwargs: Any) -> Make:
-        return lambda setting: make(setting, *args, **kwargs)
-
-    return bind
-
-
-@dataclass
 class Definition:
-    """A workload that can be made in any setting."""
+    """A workload that can be made in any setting, by a function of the setting and of the arguments that are given here."""
 
-    title: str
-    make: Make
-    # Why it cannot be run on the host, or nothing.
-    no_host: str = ""
-    # The layouts that its samples can have.
-    layouts: Tuple[str, ...] = LAYOUTS
+    def __init__(
+        self, title: str, make: Callable[..., Workload], *args: Any, targets: Sequence[Target] = (), layouts: Sequence[str] = LAYOUTS, **kwargs: Any
+    ) -> None:
+        self.title, self.targets, self.layouts = title, targets, layouts
+        self.make: Callable[[Setting], Workload] = lambda setting: make(setting, *args, **kwargs)
 
     def __call__(self, name: str, setting: Setting) -> Workload:
         """Makes it; raises Skip where it cannot be run."""
-        if setting.on_host and self.no_host:
-            raise Skip(self.no_host)
         some = "" if setting.scale == 1 else f", {setting.scale:g} of the samples"
         made = self.make(setting)
-        made.name, made.title = name, self.title + some + made.remark
-        return made
+        return replace(made, name=name, title=self.title + some + made.remark, targets=self.targets)
