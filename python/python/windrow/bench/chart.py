@@ -93,19 +93,11 @@ class Axis:
         return [part * 10.0**n for n in decades for part in parts if self.low <= part * 10.0**n <= self.high]
 
 
-def short(value: float) -> str:
-    """A number for an axis."""
-    for unit, size in (("M", 1e6), ("k", 1e3)):
+def short(value: float, powers: bool = False) -> str:
+    """A number for an axis; `powers`: it is one of two."""
+    for unit, size in ((" Mi", 1 << 20), (" Ki", 1 << 10)) if powers else (("M", 1e6), ("k", 1e3)):
         if value >= size:
             return f"{value / size:g}{unit}"
-    return f"{value:g}"
-
-
-def binary(value: float) -> str:
-    """A number that is a power of two, for an axis."""
-    for unit, size in (("Mi", 1 << 20), ("Ki", 1 << 10)):
-        if value >= size:
-            return f"{value / size:g} {unit}"
     return f"{value:g}"
 
 
@@ -118,9 +110,19 @@ def rule(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
     return f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" class="{kind}"/>'
 
 
+def bar(x: float, y: float, width: float, height: float, colour: int, hint: str) -> str:
+    return f'<rect x="{x:g}" y="{y:g}" width="{width:.1f}" height="{height:g}" class="f{colour}"><title>{escape(hint)}</title></rect>'
+
+
 def dot(x: float, y: float, colour: int, hint: str, hollow: bool = False) -> str:
     kind = f"hollow s{colour}" if hollow else f"f{colour}"
     return f'<circle cx="{x:g}" cy="{y:g}" r="{4.5 if hollow else 4}" class="{kind}"><title>{escape(hint)}</title></circle>'
+
+
+def grid(across: Axis, top: float, bottom: float, marks: Sequence[Tuple[float, str]], drop: int = 16) -> List[str]:
+    """Rules at values from left to right, and the texts of them `drop` pixels below."""
+    places = [(across.at(value), label) for value, label in marks]
+    return [part for x, label in places for part in (rule(x, top, x, bottom, "grid"), text(x, bottom + drop, label, "middle", "faint"))]
 
 
 def frame(title: str, height: float, body: List[str], standalone: bool) -> str:
@@ -162,15 +164,14 @@ def lines(
     up = Axis.around([y for _, y in every], bottom, top, log_y)
     for value in up.ticks():
         body += [rule(left, up.at(value), right, up.at(value), "grid"), text(left - 8, up.at(value) + 4, short(value), "end", "faint")]
-    for value in sorted({x for x, _ in every}) if powers else across.ticks():
-        label = binary(value) if powers else short(value)
-        body += [rule(across.at(value), top, across.at(value), bottom, "grid"), text(across.at(value), bottom + 18, label, "middle", "faint")]
+    marked = sorted({x for x, _ in every}) if powers else across.ticks()
+    body += grid(across, top, bottom, [(x, short(x, powers)) for x in marked], 18)
     body += [rule(left, bottom, right, bottom, "axis"), rule(left, top, left, bottom, "axis")]
     for s in series:
         places = [(across.at(x), up.at(y)) for x, y in s.points]
         path = " ".join(f"{x:g},{y:g}" for x, y in places)
         body.append(f'<polyline points="{path}" class="{f"line s{s.colour} {s.stroke}".rstrip()}"/>')
-        hints = [f"{s.name}: {y:.3g} at {binary(x) if powers else short(x)}" for x, y in s.points]
+        hints = [f"{s.name}: {y:.3g} at {short(x, powers)}" for x, y in s.points]
         body += [dot(x, y, s.colour, hint, s.stroke == "dashed") for (x, y), hint in zip(places, hints)]
     middle = (top + bottom) / 2
     body.append(text((left + right) / 2, bottom + 40, x_label, "middle"))
@@ -216,9 +217,7 @@ def ratios(title: str, rows: Sequence[Row], x_label: str, standalone: bool = Fal
         # The line is drawn beside the bar only, not through its label.
         body += [rule(across.at(value), y + 19, across.at(value), y + 38, "axis" if value == 1 else "grid") for value in across.ticks()]
         body.append(text(left, y + 14, row.label))
-        hint = f"<title>{escape(f'{row.label}: {row.note}')}</title>"
-        colour = 0 if ratio >= 1 else 1
-        body.append(f'<rect x="{ends[0]:g}" y="{y + 20:g}" width="{max(ends[1] - ends[0], 1):.1f}" height="14" class="f{colour}">{hint}</rect>')
+        body.append(bar(ends[0], y + 20, max(ends[1] - ends[0], 1), 14, 0 if ratio >= 1 else 1, f"{row.label}: {row.note}"))
         body.append(text(ends[1] + 8, y + 32, row.note))
     body.append(under(left, right, bottom + 38, x_label))
     return frame(title, bottom + 50, body, standalone)
@@ -232,16 +231,13 @@ def bars(title: str, names: Sequence[Tuple[str, int]], rows: Sequence[Row], x_la
     group = thick * len(names) + 9
     bottom = top + group * len(rows)
     across = Axis.around([1.0, *(v for row in rows for v in row.values if v)], left, right, False)
-    for value in across.ticks():
-        body += [rule(across.at(value), top, across.at(value), bottom, "grid"), text(across.at(value), bottom + 16, f"{value:g}", "middle", "faint")]
+    body += grid(across, top, bottom, [(value, f"{value:g}") for value in across.ticks()])
     for i, row in enumerate(rows):
         y = top + i * group + 5
         body.append(text(left - 8, y + group / 2, row.label, "end"))
         for j, (share, (name, colour)) in enumerate(zip(row.values, names)):
             if share is not None:
-                width = max(across.at(share) - left, 0.5)
-                shape = f'<rect x="{left:g}" y="{y + j * thick:g}" width="{width:.1f}" height="{thick - 1:g}" class="f{colour}">'
-                body.append(f"{shape}<title>{escape(f'{row.label}, {name}: {share:.2f}')}</title></rect>")
+                body.append(bar(left, y + j * thick, max(across.at(share) - left, 0.5), thick - 1, colour, f"{row.label}, {name}: {share:.2f}"))
     body += [rule(across.at(1), top, across.at(1), bottom, "axis"), rule(left, top, left, bottom, "axis")]
     body.append(under(left, right, bottom + 38, x_label))
     return frame(title, bottom + 50, body, standalone)
@@ -255,8 +251,7 @@ def dumbbells(title: str, names: Sequence[Tuple[str, int]], rows: Sequence[Row],
     group = step * len(names) + 8
     bottom = top + group * len(rows)
     across = Axis.around([v for row in rows for v in row.values if v], left, right, True)
-    for value in across.ticks():
-        body += [rule(across.at(value), top, across.at(value), bottom, "grid"), text(across.at(value), bottom + 16, f"{value:g}", "middle", "faint")]
+    body += grid(across, top, bottom, [(value, f"{value:g}") for value in across.ticks()])
     for i, row in enumerate(rows):
         y = top + i * group + 12
         body.append(text(left - 8, y + step * (len(names) - 1) / 2 + 4, row.label, "end"))
