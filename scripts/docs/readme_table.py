@@ -103,7 +103,7 @@ def headline(path, report):
     """The first screen of the README: what the plot shows, in words."""
     reports, found = machines(), {}
     for _, result in reports:
-        for entry, peer in plots.headline_entries(result):
+        for entry, peer in results.beside_fastest(result, plots.headline_titles(result)):
             found.setdefault(entry["name"], []).append((results.ratio(entry, peer), peer["name"]))
     worst = {name: min(ratios) for name, ratios in found.items()}
     lines = [f"- **{worst[name][0]:.1f} times** as fast as `{worst[name][1]}`: {words}" for name, words in HEADLINE.items() if name in worst]

@@ -55,11 +55,9 @@ def workload_section(entry: Entry) -> str:
 def overview(report: Report) -> str:
     """One line for each workload: both layouts, the fastest of the others, the ratio."""
     header = ["", "workload", "windrow", "GB/s", "one piece", "fastest other", "", "ratio", "of memcpy"]
-    lines, kinds = [], []
-    for pair in results.pairs(report):
-        lines.append(list(results.cells(pair).values()))
-        kinds.append("loss" if "behind" in results.cells(pair)["others / windrow"] else "")
-    return f'<div class="wrap">{table(header, lines, kinds)}</div>'
+    lines = [results.cells(pair) for pair in results.pairs(report)]
+    kinds = ["loss" if "behind" in line["others / windrow"] else "" for line in lines]
+    return f'<div class="wrap">{table(header, [list(line.values()) for line in lines], kinds)}</div>'
 
 
 def verdict(report: Report) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Tuple
+from typing import Dict, List
 
 from . import chart, results
 from .results import Entry, Report
@@ -48,7 +48,7 @@ def plots(report: Report, standalone: bool = False) -> Dict[str, str]:
         found["layouts"] = layouts(pairs, standalone)
     if pairs and report.get("schema"):
         found["share"] = shares(pairs, standalone)
-    if headline_entries(report):
+    if results.beside_fastest(report, headline_titles(report)):
         found["headline"] = headline(report, standalone)
     return found
 
@@ -63,20 +63,12 @@ def headline_titles(report: Report) -> Dict[str, str]:
     return found
 
 
-def headline_entries(report: Report) -> "List[Tuple[Entry, Entry]]":
-    """The scattered workloads that stand for all, in their order, each with the fastest of the other contenders."""
-    entries = {pair.scattered["name"]: pair.scattered for pair in results.pairs(report)}
-    found = [(entries[name], results.fastest_peer(entries[name])) for name in headline_titles(report) if name in entries]
-    return [(entry, peer) for entry, peer in found if peer]
-
-
 def headline(report: Report, standalone: bool) -> str:
     """windrow's speed over that of the fastest of the others, by name."""
     titles, rows = headline_titles(report), []
-    for entry, peer in headline_entries(report):
+    for entry, peer in results.beside_fastest(report, titles):
         ratio = results.ratio(entry, peer)
-        note = f"{ratio:.1f} x {peer['name']}" if ratio else ""
-        rows.append(chart.Row(titles[entry["name"]], [ratio], note))
+        rows.append(chart.Row(titles[entry["name"]], [ratio], f"{ratio:.1f} x {peer['name']}" if ratio else ""))
     return chart.ratios("Speed of windrow, as a multiple of the fastest other library's", rows, "1 x: equally fast; logarithmic", standalone)
 
 
@@ -93,7 +85,7 @@ def sweep_chart(sweep: Entry, standalone: bool) -> str:
     return chart.lines(sweep["title"], series, f"{sweep['axis']}{unit}", y_label, True, not threads, standalone, powers=True)
 
 
-def layouts(pairs: "List[results.Pair]", standalone: bool) -> str:
+def layouts(pairs: List[results.Pair], standalone: bool) -> str:
     """Throughput from scattered samples and from one piece."""
     rows = []
     for entry, whole in pairs:
@@ -105,7 +97,7 @@ def layouts(pairs: "List[results.Pair]", standalone: bool) -> str:
     return chart.dumbbells("Throughput from scattered samples and from one piece", names, rows, THROUGHPUT + ", logarithmic", standalone)
 
 
-def shares(pairs: "List[results.Pair]", standalone: bool) -> str:
+def shares(pairs: List[results.Pair], standalone: bool) -> str:
     """Speed over that of a plain copy of as many bytes: the roof at 1."""
     rows = []
     for entry, whole in pairs:

@@ -7,7 +7,7 @@ workload with `x` and `samples`. Nothing but the standard library: scripts read 
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 SCHEMA = 2
 MEMCPY = "memcpy"
@@ -179,16 +179,20 @@ def summary(report: Report) -> str:
     return markdown(header, lines)
 
 
+def beside_fastest(report: Report, names: Iterable[str]) -> List[Tuple[Entry, Entry]]:
+    """The scattered workloads of these names, in their order, each with the fastest of the other contenders; those that have one."""
+    entries = {pair.scattered["name"]: pair.scattered for pair in pairs(report)}
+    found = [(entries[name], fastest_peer(entries[name])) for name in names if name in entries]
+    return [(entry, peer) for entry, peer in found if peer]
+
+
 def short_summary(report: Report, titles: Dict[str, str]) -> str:
     """One line for each of the named workloads that has another contender, in Markdown: windrow and the fastest of the others, from scattered
     samples."""
-    entries = {pair.scattered["name"]: pair.scattered for pair in pairs(report)}
     lines = []
-    for entry in (entries[name] for name in titles if name in entries):
-        best = fastest_peer(entry)
-        if best:
-            times = [milliseconds(median(result)) for result in (find(entry, "windrow"), best)]
-            lines.append([titles[entry["name"]], times[0], times[1], best["name"], number(ratio(entry, best))])
+    for entry, peer in beside_fastest(report, titles):
+        times = [milliseconds(median(result)) for result in (find(entry, "windrow"), peer)]
+        lines.append([titles[entry["name"]], *times, peer["name"], number(ratio(entry, peer))])
     return markdown(["batch", "windrow", "fastest other", "which", "times as fast"], lines)
 
 
