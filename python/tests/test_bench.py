@@ -19,7 +19,7 @@ from windrow.bench.catalogue import WORKLOADS
 from windrow.bench.measure import Budget, Pace, Result, judge, measure
 from windrow.bench.samples import Setting
 from windrow.bench.sweeps import SWEEPS
-from windrow.bench.workload import Definition, Skip, Target, Workload
+from windrow.bench.workload import Case, Skip, Target, Workload
 
 import isolated
 
@@ -142,7 +142,7 @@ def test_a_missing_library_is_reported_and_the_run_goes_on(monkeypatch):
 
 
 def test_windrow_giving_a_wrong_batch_ends_with_1(monkeypatch, capsys):
-    made = Definition("a test", lambda setting: workload_of(windrow=lambda s: right(s) + 1, other=right))
+    made = Case("a test", lambda setting: workload_of(windrow=lambda s: right(s) + 1, other=right))
     monkeypatch.setitem(WORKLOADS, "T", made)
     assert command.main(["--quick", "--only", "T"]) == 1
     assert "windrow: WRONG: 32 of 32 elements differ" in capsys.readouterr().out

@@ -28,14 +28,14 @@ from windrow.bench.workload import Skip
 
 setting = Setting(threads=1, engine=windrow.Engine(threads=1))
 calls = []
-for definition in cases().values():
-    if sys.argv[1:] and definition.title not in sys.argv[1:]:
+for case in cases().values():
+    if sys.argv[1:] and case.title not in sys.argv[1:]:
         continue
     try:
-        workload = definition.make(setting)
+        workload = case.make(setting)
     except Skip:
         continue
-    calls.append((definition.title, workload.calls["windrow"], min(workload.repeat, 16) + 4))
+    calls.append((case.title, workload.calls["windrow"], min(workload.repeat, 16) + 4))
 gc.disable()
 counting = subprocess.Popen(["vgdb", f"--pid={os.getpid()}", "instrumentation", "on"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 while counting.poll() is None:

@@ -28,9 +28,9 @@ from windrow.bench.moves import sized
 from windrow.bench.progress import Progress
 from windrow.bench.samples import LAYOUTS, Setting, torch
 from windrow.bench.sweeps import SWEEPS, Point, Sweep
-from windrow.bench.workload import LIBRARIES, Definition, Skip, Workload
+from windrow.bench.workload import LIBRARIES, Case, Skip, Workload
 
-Step = Tuple[str, Definition, Setting]
+Step = Tuple[str, Case, Setting]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -79,7 +79,7 @@ def device(value: str) -> str:
 
 def listing() -> str:
     """Workloads, sweeps, and which libraries are there."""
-    lines = [f"{name:18}{definition.title}" for name, definition in WORKLOADS.items()]
+    lines = [f"{name:18}{case.title}" for name, case in WORKLOADS.items()]
     lines += ["", *(f"--sweep {sweep.name:16}{sweep.title}" for sweep in SWEEPS), ""]
     return "\n".join(lines + [f"{library:12}{load(module)[1] or 'is here'}" for library, module in LIBRARIES.items()])
 
@@ -90,7 +90,7 @@ def begins(name: str, only: str) -> bool:
     return name.startswith(only) and not (only[-1:].isdigit() and rest[:1].isdigit())
 
 
-def selected(options: argparse.Namespace) -> Dict[str, Definition]:
+def selected(options: argparse.Namespace) -> Dict[str, Case]:
     """The workloads that are asked for, by name; SystemExit if `--only` means none."""
     if options.size:
         return {f"{count}x{sample_bytes}": sized(count, sample_bytes) for count, sample_bytes in options.size}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, Optional, Tuple
 
 import numpy as np
@@ -13,6 +14,8 @@ from windrow.bench.workload import Workload, module
 
 Padded = Tuple[Any, Any, Any]
 """Data, mask, lengths."""
+
+padded_parts = attrgetter("data", "mask", "lengths")
 
 
 def all_padded(s: Samples, dtype: str, scale: Optional[float] = None) -> Padded:
@@ -26,11 +29,7 @@ def scaling(scale: Optional[float]) -> Optional[wr.Transform]:
 
 def padded(setting: Setting, shortest: int, longest: int, num_samples: int, source: str, dtype: str, scale: Optional[float] = None) -> Workload:
     """Rows of many lengths to one rectangle, its mask and lengths."""
-    transform = scaling(scale)
-
-    def by_windrow(s: Samples) -> Padded:
-        batch = wr.pad(s.best, dtype=dtype, mask="real", transform=transform, engine=setting.engine)
-        return batch.data, batch.mask, batch.lengths
+    transform, engine = scaling(scale), setting.engine
 
     def by_numpy(s: Samples) -> Padded:
         return all_padded(s, dtype, scale)
@@ -47,7 +46,7 @@ def padded(setting: Setting, shortest: int, longest: int, num_samples: int, sour
         return data, torch.arange(data.shape[1], device=setting.device) < lengths[:, None], lengths
 
     made = Workload(setting, unequal_rows(3, shortest, longest, num_samples, source, setting), by_numpy)
-    made.add("windrow", "windrow", by_windrow)
+    made.add("windrow", "windrow", lambda s: padded_parts(wr.pad(s.best, dtype=dtype, mask="real", transform=transform, engine=engine)))
     made.add("NumPy", "NumPy loop", by_numpy)
     made.add("torch", "pad_sequence, cast, mask", by_torch)
     if scale is None:
@@ -58,11 +57,7 @@ def padded(setting: Setting, shortest: int, longest: int, num_samples: int, sour
 
 def ragged(setting: Setting, shortest: int, longest: int, num_samples: int, source: str, dtype: str, scale: Optional[float] = None) -> Workload:
     """Clips of many lengths one after another, and where each begins."""
-    transform = scaling(scale)
-
-    def by_windrow(s: Samples) -> Tuple[Any, Any]:
-        batch = wr.ragged(s.best, dtype=dtype, transform=transform, engine=setting.engine)
-        return batch.data, batch.offsets
+    transform, engine, parts = scaling(scale), setting.engine, attrgetter("data", "offsets")
 
     def by_numpy(s: Samples) -> Tuple[Array, Array]:
         data, offsets = numpy_ragged(s.arrays)
@@ -81,7 +76,7 @@ def ragged(setting: Setting, shortest: int, longest: int, num_samples: int, sour
         return cupy.concatenate(rows), cupy.asarray(np.concatenate([[0], np.cumsum([len(row) for row in rows])]))
 
     made = Workload(setting, unequal_rows(4, shortest, longest, num_samples, source, setting), by_numpy)
-    made.add("windrow", "windrow", by_windrow)
+    made.add("windrow", "windrow", lambda s: parts(wr.ragged(s.best, dtype=dtype, transform=transform, engine=engine)))
     made.add("NumPy", "np.concatenate, offsets", by_numpy)
     made.add("torch", "torch.cat, offsets", lambda s: by_torch(*torch_ragged(s.tensors)))
     made.add("torch", "torch.nested, jagged", by_nested)

@@ -10,7 +10,7 @@ import numpy as np
 import windrow as wr
 from windrow._measure import Array
 from windrow.bench.samples import Samples, Setting, Shape, empty, equal_samples, samples_of, sets_of, torch
-from windrow.bench.workload import Definition, Skip, Workload, dali, module, too_many_for_jax
+from windrow.bench.workload import Case, Skip, Workload, dali, module, too_many_for_jax
 
 TAKE = "windrow, SampleList.take"
 
@@ -66,10 +66,10 @@ def stack(setting: Setting, shape: Shape, num_samples: int, dtype: str, odd: boo
     return made
 
 
-def sized(count: int, sample_bytes: int) -> Definition:
+def sized(count: int, sample_bytes: int) -> Case:
     """A stack of `count` samples of `sample_bytes` bytes each."""
     repeat = max(1, 65536 // (count * sample_bytes))
-    return Definition(f"stack {count} x {sample_bytes} B", stack, (sample_bytes,), count, "uint8", repeat=repeat)
+    return Case(f"stack {count} x {sample_bytes} B", stack, (sample_bytes,), count, "uint8", repeat=repeat)
 
 
 def random_batch(setting: Setting, num_samples: int, batch: int) -> Workload:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, Iterable, List, Tuple
 
 import numpy as np
 
@@ -11,34 +11,25 @@ import windrow as wr
 from windrow.bench.moves import copy_each
 from windrow.bench.results import MEMCPY
 from windrow.bench.samples import LAYOUTS, Setting, opaque, torch
-from windrow.bench.workload import Definition, Target, Workload, require
+from windrow.bench.workload import Case, Target, Workload, require
 
 
-class Written:
-    """Tensors that a contender has written, as one of their bytes when it is asked for."""
-
-    def __init__(self, tensors: List[Any]) -> None:
-        self.tensors = tensors
-
-    def cpu(self) -> Any:
-        return torch.cat(byte_views(self.tensors))
-
-
-def byte_views(tensors: List[Any]) -> List[Any]:
-    return [tensor.reshape(-1).view(torch.uint8) for tensor in tensors]
+def as_bytes(tensors: Iterable[Any]) -> Tuple[Any, ...]:
+    """The memory of each tensor as uint8."""
+    return tuple(tensor.reshape(-1).view(torch.uint8) for tensor in tensors)
 
 
 def add_writer(made: Workload, name: str, dsts: List[Any], bind: Callable[[List[Any]], Callable[[], object]]) -> None:
     """A contender that writes to tensors like `dsts`, by the call that `bind` gives for them. Each has its own, or one that
     writes nothing would have the values of the one before."""
     own = [torch.zeros_like(dst) for dst in dsts]
-    write, written = bind(own), Written(own)
+    write, written = bind(own), as_bytes(own)
     made.add("windrow" if name.startswith("windrow") else "torch", name, lambda _: (write(), written)[1])
 
 
 def started(setting: Setting, srcs: List[Any], want: List[Any], repeat: int = 1) -> Workload:
-    """A workload of moves, whose contenders give the bytes of `want`."""
-    return Workload(setting, [opaque(sum(tensor.nbytes for tensor in srcs))], lambda _: Written(want), repeat=repeat)
+    """A workload of moves without contenders, which give the bytes of `want`."""
+    return Workload(setting, [opaque(sum(tensor.nbytes for tensor in srcs))], lambda _: as_bytes(want), repeat=repeat)
 
 
 def rng_of(setting: Setting) -> np.random.Generator:
@@ -74,12 +65,12 @@ def packed(setting: Setting) -> Workload:
     """A tree to one buffer, a new one or one that is there."""
     tree, engine = parameters(setting), setting.engine
     tensors = list(tree.values())
-    made = started(setting, tensors, tensors)
+    made = started(setting, tensors, [torch.cat(as_bytes(tensors))])
     outs = [torch.zeros(made.sets[0].num_bytes, dtype=torch.uint8) for _ in range(2)]
     made.add("windrow", "windrow", lambda _: wr.pack(tree, engine=engine).buffer)
     made.add("windrow", "windrow, out=", lambda _: wr.pack(tree, out=outs[0], engine=engine).buffer)
-    made.add("torch", "torch.cat of views", lambda _: torch.cat(byte_views(tensors)))
-    made.add("torch", "torch.cat(out=) of views", lambda _: torch.cat(byte_views(tensors), out=outs[1]), "windrow, out=")
+    made.add("torch", "torch.cat of views", lambda _: torch.cat(as_bytes(tensors)))
+    made.add("torch", "torch.cat(out=) of views", lambda _: torch.cat(as_bytes(tensors), out=outs[1]), "windrow, out=")
     return made
 
 
@@ -89,18 +80,19 @@ def unpacked(setting: Setting) -> Workload:
     source = wr.pack(tree)
     buffer = source.buffer.torch()
     views = [tensor.torch() for tensor in source.unpack().values()]
-    made = started(setting, views, views)
-    add_writer(made, "windrow", views, lambda dsts: partial(wr.unpack, buffer, source.layout, into=dict(zip(tree, dsts))))
-    add_writer(made, "torch._foreach_copy_ of views", views, lambda dsts: partial(torch._foreach_copy_, dsts, views))
-    add_writer(made, "loop of copy_", views, lambda dsts: partial(copy_each, dsts, views))
+    tensors = list(tree.values())
+    made = started(setting, tensors, tensors)
+    add_writer(made, "windrow", tensors, lambda dsts: partial(wr.unpack, buffer, source.layout, into=dict(zip(tree, dsts))))
+    add_writer(made, "torch._foreach_copy_ of views", tensors, lambda dsts: partial(torch._foreach_copy_, dsts, views))
+    add_writer(made, "loop of copy_", tensors, lambda dsts: partial(copy_each, dsts, views))
     return made
 
 
-def cases() -> Dict[str, Definition]:
-    def case(title: str, make: Callable[..., Workload], *args: Any, targets: List[Target]) -> Definition:
-        return Definition(title, make, *args, targets=targets, layouts=LAYOUTS[:1])
+def cases() -> Dict[str, Case]:
+    def case(title: str, make: Callable[..., Workload], *args: Any, targets: List[Target]) -> Case:
+        return Case(title, make, *args, targets=targets, layouts=LAYOUTS[:1])
 
-    found: Dict[str, Definition] = {}
+    found: Dict[str, Case] = {}
     for count, most in ((64, 1.0), (1024, 0.9), (4096, 0.6)):
         title, targets = f"copy_many of {count} x 64 float32 tensors", [Target("windrow", ("torch._foreach_copy_",), round(1 / most, 2))]
         found[f"move-copy{count}"] = case(title, copied, count, "float32", targets=targets)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any, Callable, Dict, List, Tuple
 
 import numpy as np
@@ -10,11 +11,11 @@ import windrow as wr
 from windrow._measure import Array, normalised, numpy_normalised, numpy_padded, numpy_ragged, transform
 from windrow.bench.pixels import TOLERANCE
 from windrow.bench.samples import LAYOUTS, Setting, noise, opaque, torch
-from windrow.bench.workload import Definition, Target, Workload, require
+from windrow.bench.workload import Case, Target, Workload, require
 from windrow.sequence import pack_tokens, pad_tokens
 
 
-def case(title: str, count: int, peer: str, goal: float, add: Callable[..., None], *args: Any) -> Definition:
+def case(title: str, count: int, peer: str, goal: float, add: Callable[..., None], *args: Any) -> Case:
     """A case that asks `goal` of windrow against a peer. `add` adds the contenders to a workload, the last of which is right
     unless it says what is."""
     library = "torch" if peer.startswith("torch") else "NumPy"
@@ -25,7 +26,7 @@ def case(title: str, count: int, peer: str, goal: float, add: Callable[..., None
         add(made, np.random.default_rng(20), count, *args)
         return made
 
-    return Definition(title, make, targets=[Target("windrow", (peer,), goal)], layouts=LAYOUTS[:1])
+    return Case(title, make, targets=[Target("windrow", (peer,), goal)], layouts=LAYOUTS[:1])
 
 
 def rows(rng: np.random.Generator, count: int, shortest: int, longest: int, row: Callable[[int], Array]) -> List[Array]:
@@ -77,10 +78,7 @@ def ragged(made: Workload, rng: np.random.Generator, count: int) -> None:
 def packed(made: Workload, rng: np.random.Generator, count: int) -> None:
     """Token rows: ids, labels, positions and offsets."""
     given = features(tokens(rng, count))
-
-    def by_windrow(_: Any) -> Tuple[Array, ...]:
-        batch = pack_tokens(given, return_tensors="np")
-        return batch["input_ids"], batch["labels"], batch["position_ids"], batch["cu_seqlens"]
+    parts = itemgetter("input_ids", "labels", "position_ids", "cu_seqlens")
 
     def by_numpy(_: Any) -> Tuple[Array, ...]:
         samples = [feature["input_ids"] for feature in given]
@@ -92,17 +90,14 @@ def packed(made: Workload, rng: np.random.Generator, count: int) -> None:
         labels[offsets[:-1]] = -100
         return ids[None], labels[None], (np.arange(len(ids)) - np.repeat(offsets[:-1], lengths))[None], offsets
 
-    made.add("windrow", "windrow", by_windrow)
+    made.add("windrow", "windrow", lambda _: parts(pack_tokens(given, return_tensors="np")))
     made.add("NumPy", "NumPy, a few lines", by_numpy)
 
 
 def lists(made: Workload, rng: np.random.Generator, count: int) -> None:
     """Token rows as lists: ids and mask."""
     given = features([row.tolist() for row in tokens(rng, count)])
-
-    def by_windrow(_: Any) -> Tuple[Array, Array]:
-        batch = pad_tokens(given, return_tensors="np")
-        return batch["input_ids"], batch["attention_mask"]
+    parts = itemgetter("input_ids", "attention_mask")
 
     def by_numpy(_: Any) -> Tuple[Array, Array]:
         samples = [feature["input_ids"] for feature in given]
@@ -113,7 +108,7 @@ def lists(made: Workload, rng: np.random.Generator, count: int) -> None:
             mask[i, : len(row)] = 1
         return data, mask
 
-    made.add("windrow", "windrow", by_windrow)
+    made.add("windrow", "windrow", lambda _: parts(pad_tokens(given, return_tensors="np")))
     made.add("NumPy", "NumPy loop", by_numpy)
 
 
@@ -195,8 +190,8 @@ def images(made: Workload, rng: np.random.Generator, count: int) -> None:
     made.expected, made.tolerance = lambda _: np.stack(normalised(samples, "float32")), TOLERANCE
 
 
-def cases() -> Dict[str, Definition]:
-    found: Dict[str, Definition] = {}
+def cases() -> Dict[str, Case]:
+    found: Dict[str, Case] = {}
     for count, goal in ((1, 0.8), (8, 1.5), (32, 2.5)):
         found[f"small-pad{count}"] = case(f"pad {count} x (4..64, 16) float32, mask, as NumPy arrays", count, "NumPy loop", goal, padded)
     for count, width, goal in ((8, 64, 1.1), (64, 64, 1.6), (256, 64, 2.2), (1024, 17, 2.5), (4096, 128, 4.0)):

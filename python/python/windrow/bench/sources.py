@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 import windrow as wr
 from windrow import plan, sequence
 from windrow._measure import Array, numpy_padded, torch_padded
-from windrow.bench.lengths import Padded, all_padded
+from windrow.bench.lengths import Padded, all_padded, padded_parts
 from windrow.bench.samples import Samples, Setting, torch, unequal_rows
 from windrow.bench.workload import HOST_ONLY, Workload, missing, module, require
 from windrow.hf import collate_columns
@@ -27,8 +28,7 @@ class Column(NamedTuple):
 
 
 def padded(column: Any, engine: Any) -> Padded:
-    batch = wr.pad(column, dtype="int64", mask="real", engine=engine)
-    return batch.data, batch.mask, batch.lengths
+    return padded_parts(wr.pad(column, dtype="int64", mask="real", engine=engine))
 
 
 def pyarrow_lists(arrays: List[Array]) -> Any:
@@ -93,21 +93,17 @@ def token_lists(setting: Setting, shortest: int, longest: int, num_samples: int)
     model = tokenizers.models.WordLevel({"[PAD]": 0}, unk_token="[PAD]")
     tokenizer = module("transformers").PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(model), pad_token="[PAD]")
 
-    def by(collator: Any) -> Callable[[Samples], Tuple[Any, ...]]:
-        def call(s: Samples) -> Tuple[Any, ...]:
-            batch = collate(s.converted("lists", lambda row: {"input_ids": row.tolist()}))
-            return batch["input_ids"], batch["attention_mask"]
-
-        collate = collator(tokenizer)
-        return call
+    def by(collate: Any) -> Callable[[Samples], Any]:
+        parts = itemgetter("input_ids", "attention_mask")
+        return lambda s: parts(collate(s.converted("lists", lambda row: {"input_ids": row.tolist()})))
 
     def expected(s: Samples) -> Tuple[Array, ...]:
         data, mask = numpy_padded(s.arrays, "int64")
         return data, mask.astype(np.int64)
 
     made = Workload(setting, unequal_rows(25, shortest, longest, num_samples, "uint8", setting), expected)
-    made.add("windrow", "windrow", by(sequence.DataCollatorWithPadding))
-    made.add("transformers", "DataCollatorWithPadding", by(module("transformers").DataCollatorWithPadding))
+    made.add("windrow", "windrow", by(sequence.DataCollatorWithPadding(tokenizer)))
+    made.add("transformers", "DataCollatorWithPadding", by(module("transformers").DataCollatorWithPadding(tokenizer)))
     return made
 
 

@@ -10,7 +10,7 @@ from windrow._system import num_cores
 from windrow.bench.moves import sized
 from windrow.bench.samples import LAYOUTS, Setting
 from windrow.bench.trees import fields, leaves
-from windrow.bench.workload import Definition, Workload
+from windrow.bench.workload import Case, Workload
 
 TOTAL_BYTES = 32 << 20
 """A batch of the sweep over sizes, as long as the number of samples allows."""
@@ -29,13 +29,13 @@ class Point:
 
     x: int
     num_samples: int
-    definition: Definition
+    case: Case
     setting: Setting
     timed: Tuple[str, ...] = STACKS
 
     def __call__(self) -> Workload:
         """Makes the workload, with the contenders that take part."""
-        workload = self.definition(f"{self.x}", replace(self.setting, scale=1.0))
+        workload = self.case(f"{self.x}", replace(self.setting, scale=1.0))
         names = self.timed if self.setting.layout == "scattered" else self.timed[:2]
         calls = {name: call for name, call in workload.calls.items() if name in names}
         return replace(workload, calls=calls, absent={name: text for name, text in workload.absent.items() if name in names})
@@ -81,7 +81,7 @@ def by_leaves(setting: Setting) -> List[Point]:
     count = setting.count(4096)
     title = f"collate {count} dicts"
     counts = thinned([1, 2, 4, 8, 16, 32], setting)
-    return [Point(n, count, Definition(title, fields, leaves(n), count), setting, TREES) for n in counts]
+    return [Point(n, count, Case(title, fields, leaves(n), count), setting, TREES) for n in counts]
 
 
 def by_threads(count: int, size: int) -> Callable[[Setting], List[Point]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter, itemgetter
 from typing import Any, Callable, Dict, List, Tuple
 
 import numpy as np
@@ -92,6 +93,7 @@ def tensordict_batch(setting: Setting, num_leaves: int, num_samples: int) -> Wor
 # Graphs: the nodes, the edges and the number of each node's graph. The ends of an edge count on from the nodes before
 
 
+PARTS = ("x", "edge_index", "batch")
 Graph = Tuple[Any, Any, Any]
 
 
@@ -104,8 +106,7 @@ def joined_by_numpy(s: Samples) -> Graph:
 
 def joined(s: Samples, join: Callable[[List[Any]], Any]) -> Graph:
     """One graph, made by a function of PyTorch Geometric's graphs."""
-    made = join(s.converted("PyG", lambda graph: module("PyG").Data(**graph)))
-    return made.x, made.edge_index, made.batch
+    return attrgetter(*PARTS)(join(s.converted("PyG", lambda graph: module("PyG").Data(**graph))))
 
 
 def joined_by_pyg(s: Samples) -> Graph:
@@ -148,12 +149,9 @@ def graphs(setting: Setting, num_samples: int) -> Workload:
         every = torch.arange(count, device=setting.device)
         return x, edge_index, torch.repeat_interleave(every, sizes, output_size=num_rows)
 
-    def by_windrow(s: Samples) -> Graph:
-        batch = concat_graphs(s.best, return_tensors="pt" if torch else "np")
-        return batch["x"], batch["edge_index"], batch["batch"]
-
     made = of_graphs(setting, rng, nodes, edges, 64)
-    made.add("windrow", "windrow", by_windrow)
+    kind, parts = "pt" if torch else "np", itemgetter(*PARTS)
+    made.add("windrow", "windrow", lambda s: parts(concat_graphs(s.best, return_tensors=kind)))
     made.add("torch", "torch.cat, increments added", by_torch)
     made.add("NumPy", "np.concatenate, increments added", joined_by_numpy)
     made.add("PyG", "PyG Batch", joined_by_pyg)

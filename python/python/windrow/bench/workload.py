@@ -97,13 +97,13 @@ class Workload:
     tolerance: float = 0.0
     # Calls in one measurement, where a single one is too short for the clock.
     repeat: int = 1
-    # The text behind the title of the workload's definition.
+    # The text behind the title of the case.
     remark: str = ""
     calls: Dict[str, Contender] = field(default_factory=dict)
     # The way of windrow that does the same as the contender: with `out=`, by index.
     against: Dict[str, str] = field(default_factory=dict)
     absent: Dict[str, str] = field(default_factory=dict)
-    # The definition's.
+    # The case's.
     name: str = ""
     title: str = ""
     targets: Sequence[Target] = ()
@@ -118,7 +118,7 @@ class Workload:
             self.against[name] = against
 
 
-class Definition:
+class Case:
     """A workload that can be made in any setting, by a function of the setting and of the arguments that are given here."""
 
     def __init__(
