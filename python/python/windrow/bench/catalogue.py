@@ -14,12 +14,7 @@ from windrow.bench.samples import LAYOUTS
 from windrow.bench.small import cases as small_cases
 from windrow.bench.sources import list_column, plans, token_lists
 from windrow.bench.trees import ENVIRONMENT, JAX_PEER, data_objects, fields, graphs, leaves, tensordict_batch
-from windrow.bench.workload import Case, Target
-
-
-def over(at_least: float, *peers: str, ours: str = "windrow") -> Target:
-    return Target(ours, peers, at_least)
-
+from windrow.bench.workload import Case, over
 
 STACKS = ("torch.stack", "np.stack", "DALI as_batch")
 OUTS = ("torch.stack(out=)", "np.stack(out=)", "DALI as_batch")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from html import escape
-from typing import List
+from typing import Iterable, List
 
 from windrow.bench import chart, plots, results
 from windrow.bench.results import Entry, Report
@@ -34,6 +34,10 @@ def table(header: List[str], lines: List[List[str]], kinds: List[str]) -> str:
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
 
 
+def bullets(lines: Iterable[str]) -> str:
+    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
+
+
 def kind_of(entry: Entry, result: Entry) -> str:
     """The class of a contender's line: faster than windrow, of windrow, or neither."""
     lost = result in results.losses(entry)
@@ -45,10 +49,10 @@ def workload_section(entry: Entry) -> str:
     kinds = [kind_of(entry, result) for result in entry["results"]]
     lost = len(results.losses(entry))
     mark = f' <span class="bad">{lost} faster than windrow</span>' if lost else ""
-    notes = "".join(f"<li>{escape(note)}</li>" for note in results.notes(entry))
+    notes = results.notes(entry)
     return (
         f'<details open="open"><summary><h3>{escape(results.heading(entry))}</h3>{mark}</summary>'
-        f"{table(results.header(entry), results.rows(entry), kinds)}{f'<ul>{notes}</ul>' if notes else ''}</details>"
+        f"{table(results.header(entry), results.rows(entry), kinds)}{bullets(notes) if notes else ''}</details>"
     )
 
 
@@ -63,25 +67,22 @@ def overview(report: Report) -> str:
 def verdict(report: Report) -> str:
     """How often windrow was the fastest, and every case in which it was not."""
     timed = [entry for entry in report["workloads"] if results.median(results.find(entry, "windrow"))]
-    lost = [(entry, found) for entry in timed for found in [results.losses(entry)] if found]
-    count = sum(len(found) for _, found in lost)
+    count, slower = 0, []
+    for entry in timed:
+        found = [f"{result['name']} {results.number(results.ratio(entry, result))}" for result in results.losses(entry)]
+        count += len(found)
+        slower += [f"{entry['name']}, {results.layout(entry)}: {'; '.join(found)}"] if found else []
     judged = [target for entry in timed for target in entry.get("targets", []) if target["ratio"] is not None]
     reached = sum(target["ratio"] >= target["at_least"] for target in judged)
     cases = sum(results.is_peer(result) and results.median(result) is not None for entry in timed for result in entry["results"])
-    items = "".join(
-        f"<li>{escape(entry['name'])}, {escape(results.layout(entry))}: "
-        + escape("; ".join(f"{result['name']} {results.number(results.ratio(entry, result))}" for result in found))
-        + "</li>"
-        for entry, found in lost
-    )
     problems = ((entry["name"], r["name"], r.get("problem", "")) for entry in report["workloads"] for r in entry["results"])
     wrong = [f"{name}, {contender}: {text}" for name, contender, text in problems if text.startswith("WRONG")]
     text = (
         f"<p>windrow was faster in {cases - count} of {cases} comparisons with another library, and slower in "
-        f'<span class="{"bad" if lost else "good"}">{count}</span>. '
+        f'<span class="{"bad" if slower else "good"}">{count}</span>. '
         f"Of {len(judged)} targets that the project sets itself, windrow is ahead of {reached}.</p>"
     )
-    text += f"<p>Slower than these, with their time over windrow's:</p><ul>{items}</ul>" if lost else ""
+    text += f"<p>Slower than these, with their time over windrow's:</p>{bullets(slower)}" if slower else ""
     return text + "".join(f'<p class="bad">{escape(line)}</p>' for line in wrong)
 
 
@@ -90,7 +91,7 @@ def render(report: Report) -> str:
     machine = report["machine"]
     facts = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(str(value))}</dd></div>" for key, value in machine.items())
     figures = "".join(f"<figure>{picture}</figure>" for picture in plots.plots(report).values())
-    skipped = "".join(f"<li>{escape(line)}</li>" for line in report.get("skipped", []))
+    skipped = report.get("skipped")
     quick = '<p class="bad">A quick run: it shows that the benchmark works, not how fast anything is.</p>' if report["options"].get("quick") else ""
     title = f"windrow benchmark, {machine.get('cpu', '')}, {machine.get('date', '')}"
     return f"""<!DOCTYPE html>
@@ -105,7 +106,7 @@ def render(report: Report) -> str:
 which is there already, or that was spared the import. "Of memcpy" is the share of the speed of a plain copy of as many bytes,
 measured in the same run.</p>
 {overview(report)}
-{f"<p>Not run:</p><ul>{skipped}</ul>" if skipped else ""}
+{f"<p>Not run:</p>{bullets(skipped)}" if skipped else ""}
 <h2>Plots</h2>
 {figures or "<p>None: no sweep was run.</p>"}
 <h2>All contenders</h2>

@@ -11,7 +11,7 @@ import windrow as wr
 from windrow.bench.moves import copy_each
 from windrow.bench.results import MEMCPY
 from windrow.bench.samples import LAYOUTS, Setting, opaque, torch
-from windrow.bench.workload import Case, Target, Workload, require
+from windrow.bench.workload import Case, Workload, over, require
 
 
 def as_bytes(tensors: Iterable[Any]) -> Tuple[Any, ...]:
@@ -89,17 +89,15 @@ def unpacked(setting: Setting) -> Workload:
 
 
 def cases() -> Dict[str, Case]:
-    def case(title: str, make: Callable[..., Workload], *args: Any, targets: List[Target]) -> Case:
-        return Case(title, make, *args, targets=targets, layouts=LAYOUTS[:1])
-
     found: Dict[str, Case] = {}
+    once = LAYOUTS[:1]
     for count, most in ((64, 1.0), (1024, 0.9), (4096, 0.6)):
-        title, targets = f"copy_many of {count} x 64 float32 tensors", [Target("windrow", ("torch._foreach_copy_",), round(1 / most, 2))]
-        found[f"move-copy{count}"] = case(title, copied, count, "float32", targets=targets)
-        targets = [Target("windrow", ("loop of copy_",), 3.0)]
-        found[f"move-cast{count}"] = case(f"{title} to bfloat16", copied, count, "bfloat16", targets=targets)
-    targets = [Target("windrow, out=", (MEMCPY,), 0.9), Target("windrow", ("torch.cat of views",), 1.0)]
-    found["move-pack"] = case("pack 300 tensors of 1 KiB to 4 MiB", packed, targets=targets)
-    targets = [Target("windrow", (MEMCPY,), 0.9), Target("windrow", ("torch._foreach_copy_ of views", "loop of copy_"), 1.0)]
-    found["move-unpack"] = case("unpack into 300 tensors of 1 KiB to 4 MiB", unpacked, targets=targets)
+        title, target = f"copy_many of {count} x 64 float32 tensors", over(round(1 / most, 2), "torch._foreach_copy_")
+        found[f"move-copy{count}"] = Case(title, copied, count, "float32", targets=[target], layouts=once)
+        title, target = f"{title} to bfloat16", over(3.0, "loop of copy_")
+        found[f"move-cast{count}"] = Case(title, copied, count, "bfloat16", targets=[target], layouts=once)
+    targets = [over(0.9, MEMCPY, ours="windrow, out="), over(1.0, "torch.cat of views")]
+    found["move-pack"] = Case("pack 300 tensors of 1 KiB to 4 MiB", packed, targets=targets, layouts=once)
+    targets = [over(0.9, MEMCPY), over(1.0, "torch._foreach_copy_ of views", "loop of copy_")]
+    found["move-unpack"] = Case("unpack into 300 tensors of 1 KiB to 4 MiB", unpacked, targets=targets, layouts=once)
     return found

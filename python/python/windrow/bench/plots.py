@@ -79,7 +79,7 @@ def sweep_chart(sweep: Entry, standalone: bool) -> str:
     for curve in results.curves(sweep):
         values = {x: y * 1e9 for x, y in curve.seconds.items()} if per_sample else curve.rate
         stroke = "dotted" if curve.name == results.MEMCPY else "dashed" if curve.layout == "contiguous" else ""
-        series.append(chart.Series(results.label(curve), sorted(values.items()), COLOURS[curve.name], stroke))
+        series.append(chart.Series(curve.label, sorted(values.items()), COLOURS[curve.name], stroke))
     unit = f" ({sweep['unit']})" if sweep["unit"] else ""
     y_label = "ns per sample" if per_sample else THROUGHPUT
     return chart.lines(sweep["title"], series, f"{sweep['axis']}{unit}", y_label, True, not threads, standalone, powers=True)

@@ -16,7 +16,6 @@ class Progress:
         self.done = 0
         self.what = ""
         self.stream = stream
-        self.shown = stream.isatty()
 
     def begin(self, what: str) -> None:
         """The next step begins; the line shows `what`."""
@@ -25,15 +24,15 @@ class Progress:
 
     def tick(self, share: float) -> None:
         """`share` of the current step is done."""
-        if self.shown:
-            full = int(WIDTH * min((self.done + share) / self.total, 1.0))
-            bar = "#" * full + "." * (WIDTH - full)
-            self.stream.write(f"\r\x1b[K[{bar}] {self.done + 1}/{self.total} {self.what}")
-            self.stream.flush()
+        full = int(WIDTH * min((self.done + share) / self.total, 1.0))
+        self.write(f"[{'#' * full}{'.' * (WIDTH - full)}] {self.done + 1}/{self.total} {self.what}")
 
     def end(self) -> None:
         """The current step is done; the line is free for what it found."""
         self.done += 1
-        if self.shown:
-            self.stream.write("\r\x1b[K")
+        self.write("")
+
+    def write(self, line: str) -> None:
+        if self.stream.isatty():
+            self.stream.write(f"\r\x1b[K{line}")
             self.stream.flush()

@@ -204,6 +204,10 @@ class Curve(NamedTuple):
     seconds: Dict[int, float]
     rate: Dict[int, float]
 
+    @property
+    def label(self) -> str:
+        return f"{self.name}, one piece" if self.layout == "contiguous" else self.name
+
 
 def curves(sweep: Entry) -> List[Curve]:
     """The contenders of a sweep that were timed anywhere; of the plain copies the fastest at each x."""
@@ -223,10 +227,6 @@ def curves(sweep: Entry) -> List[Curve]:
     return sorted(found.values(), key=lambda curve: curve.name == MEMCPY)
 
 
-def label(curve: Curve) -> str:
-    return f"{curve.name}, one piece" if curve.layout == "contiguous" else curve.name
-
-
 def sweep_table(sweep: Entry) -> str:
     """One line for each x, in Markdown: nanoseconds per sample of each contender."""
     found = curves(sweep)
@@ -234,4 +234,4 @@ def sweep_table(sweep: Entry) -> str:
         [f"{x}", *(f"{curve.seconds[x] * 1e9:.0f}" if x in curve.seconds else "-" for curve in found)]
         for x in sorted({point["x"] for point in sweep["points"]})
     ]
-    return markdown([sweep["axis"], *map(label, found)], lines)
+    return markdown([sweep["axis"], *(curve.label for curve in found)], lines)

@@ -11,7 +11,7 @@ import windrow as wr
 from windrow._measure import Array, normalised, numpy_normalised, numpy_padded, numpy_ragged, transform
 from windrow.bench.pixels import TOLERANCE
 from windrow.bench.samples import LAYOUTS, Setting, noise, opaque, torch
-from windrow.bench.workload import Case, Target, Workload, require
+from windrow.bench.workload import Case, Workload, over, require
 from windrow.sequence import pack_tokens, pad_tokens
 
 
@@ -26,7 +26,7 @@ def case(title: str, count: int, peer: str, goal: float, add: Callable[..., None
         add(made, np.random.default_rng(20), count, *args)
         return made
 
-    return Case(title, make, targets=[Target("windrow", (peer,), goal)], layouts=LAYOUTS[:1])
+    return Case(title, make, targets=[over(goal, peer)], layouts=LAYOUTS[:1])
 
 
 def rows(rng: np.random.Generator, count: int, shortest: int, longest: int, row: Callable[[int], Array]) -> List[Array]:

@@ -86,6 +86,10 @@ class Target:
     at_least: float
 
 
+def over(at_least: float, *peers: str, ours: str = "windrow") -> Target:
+    return Target(ours, peers, at_least)
+
+
 @dataclass
 class Workload:
     """Samples, the expected batch, the contenders, and why others cannot take part."""
