@@ -1,4 +1,7 @@
-"""Workloads that cast rows to float8 and back, as stores of keys and values do. Results are compared as bytes, since NumPy lacks these dtypes."""
+"""Workloads that cast rows to float8 and back, as stores of keys and values do.
+
+Results are compared as bytes, since NumPy lacks these dtypes.
+"""
 
 from __future__ import annotations
 

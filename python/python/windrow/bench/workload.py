@@ -106,8 +106,9 @@ class Workload:
     calls: Dict[str, Contender] = field(default_factory=dict)
     # The way of windrow that does the same as the contender: with `out=`, by index.
     against: Dict[str, str] = field(default_factory=dict)
+    # Why others cannot take part.
     absent: Dict[str, str] = field(default_factory=dict)
-    # The case's.
+    # The case that makes it gives these.
     name: str = ""
     title: str = ""
     targets: Sequence[Target] = ()
@@ -126,8 +127,9 @@ class Case:
     """A workload that can be made in any setting, by a function of the setting and of the arguments that are given here."""
 
     def __init__(
-        self, title: str, make: Callable[..., Workload], *args: Any, targets: Sequence[Target] = (), layouts: Sequence[str] = LAYOUTS, **kwargs: Any
-    ) -> None:
+        self, title: str, make: Callable[..., Workload], *args: Any,
+        targets: Sequence[Target] = (), layouts: Sequence[str] = LAYOUTS, **kwargs: Any,
+    ) -> None:  # fmt: skip
         self.title, self.targets, self.layouts = title, targets, layouts
         self.make: Callable[[Setting], Workload] = lambda setting: make(setting, *args, **kwargs)
 
