@@ -315,6 +315,8 @@ def test_unknown_names_and_arguments_are_refused(capsys):
         *((["--scale", scale], "a number above 0") for scale in ("-1", "nan")),
         (["--device", "foo"], "cpu, cuda or cuda:N, got 'foo'"),
         (["--read", "there/is/none.json"], "No such file"),
+        (["--json", "there/is/none.json"], "nothing is measured"),
+        *((["--threads", threads], "a number from 1 to 1024") for threads in ("0", "-1", "99999999")),
     ]:
         with pytest.raises(SystemExit):
             command.main(arguments)

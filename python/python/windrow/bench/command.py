@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--scale", type=factor, default=1.0, metavar="F", help="times the number of samples")
     made.add_argument("--layout", choices=LAYOUTS, help="one layout of samples only")
     made.add_argument("--sweep", nargs="?", const="all", choices=["all", "none", *(sweep.name for sweep in SWEEPS)], help="sweeps to run: all where nothing is selected")
-    made.add_argument("--threads", type=int, metavar="N", help="threads of windrow, torch and the plain copy")
+    made.add_argument("--threads", type=thread_count, metavar="N", help="threads of windrow, torch and the plain copy")
     made.add_argument("--device", type=device, default="cpu", help="device of samples and batches: cpu or cuda")
     made.add_argument("--warm", action="store_true", help="one list of samples again and again: in the caches, as far as it fits")
     made.add_argument("--seconds", type=float, metavar="N", help="limit for the whole run, shared by all workloads; compiled contenders are left out, and what has no time left is named. Without it each workload is timed for 3 seconds, and all take about half an hour")
@@ -68,6 +68,13 @@ def factor(value: str) -> float:
     if not 0 < float(value) < math.inf:
         raise argparse.ArgumentTypeError("a number above 0")
     return float(value)
+
+
+def thread_count(value: str) -> int:
+    """A number of threads; ArgumentTypeError unless it is from 1 to 1024."""
+    if not 1 <= int(value) <= 1024:
+        raise argparse.ArgumentTypeError("a number from 1 to 1024")
+    return int(value)
 
 
 def device(value: str) -> str:
@@ -225,6 +232,11 @@ def main(argv: List[str]) -> int:
     if options.list:
         print(listing())
         return 0
+    for path in filter(None, (options.json, options.html)):
+        try:
+            open(path, "a", encoding="utf-8").close()
+        except OSError as error:
+            parser().error(f"nothing is measured: {error}")
     if options.read:
         try:
             with open(options.read, encoding="utf-8") as file:
