@@ -350,6 +350,16 @@ def series_of_objects(series):
     matrices = [paint((2, 3), "float32", seed) for seed in range(2)]
     assert_tensor(wr.stack(series(matrices)), np.stack(matrices))
     refusal(lambda: wr.stack(series([np.ones(2, "f4"), np.ones(2)])), wr.DTypeError, "float32", "float64", index=1)
+    pytest.importorskip("torch")
+    from windrow import plan, sequence
+    from windrow.torch import collate_fn
+
+    # By position, whatever the labels.
+    rows = series([[3], [2, 2, 2], [1, 1]], index=[2, 1, 0])
+    packed = sequence.pack_rows(rows, [[0], [2]], max_tokens=4)["input_ids"]
+    assert packed.tolist() == sequence.pack_rows(list(rows), [[0], [2]], max_tokens=4)["input_ids"].tolist()
+    assert collate_fn()(series([1, 2], index=[4, 5], dtype=object)).tolist() == [1, 2]
+    assert plan.pack(series([3, 4, 1], index=[4, 5, 6], dtype=object), 4) == plan.pack([3, 4, 1], 4)
 
 
 def test_what_nobody_would_guess():

@@ -69,6 +69,8 @@ def rows_of(samples: Any) -> Any:
         return samples
     if _windrow._is_arrow(samples):
         return wr.SampleList(samples)
+    if hasattr(samples, "iloc"):  # A pandas Series of objects, which is indexed by its labels.
+        return list(samples)
     if is_mapping(samples) or not hasattr(samples, "__len__"):
         hint = "; [dict(zip(columns, row)) for row in zip(*columns.values())] makes one of a dict of columns"
         is_columns = is_mapping(samples) and "input_ids" in samples

@@ -56,7 +56,7 @@ def _optional(name: str, value: Any, least: int = 1, bits: int = 63) -> Optional
 def _numbers(numbers: Any) -> Any:
     """Lengths or boundaries as an array-like, those of an Arrow column too; TypeError for a column of lists."""
     if isinstance(numbers, list) or not _windrow._is_arrow(numbers):
-        return numbers
+        return list(numbers) if hasattr(numbers, "iloc") else numbers
     column = _windrow.SampleList(numbers)
     try:
         return _windrow.stack(column) if len(column) else []

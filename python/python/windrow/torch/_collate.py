@@ -156,6 +156,8 @@ class Collator:
             rules = self._rules[in_worker] = Rules(self, in_worker)
         by_torch = self.spec is None and is_watched()
         if type(batch) not in (list, tuple, wr.SampleList) and not _windrow._is_arrow(batch):
+            if hasattr(batch, "iloc"):  # A pandas Series of objects, which is indexed by its labels.
+                return self._collate(list(batch), in_worker)
             if self.spec is None and rules.classify(batch) == _registry.STACKED:
                 # A dataset that reads a batch at once returns the batch itself, as tensordict does.
                 return rules.other(batch)
