@@ -97,9 +97,13 @@ def repad(values: torch.Tensor, offsets: torch.Tensor, value: Any = 0.0, size: A
     _check(values.dim() >= 1, OpShapeError, lambda: "windrow::repad: values: expected at least one dim, got a number")
     integers("repad", "offsets", offsets, values, 1)
     _check(offsets.shape[0] >= 1, OpShapeError, lambda: "windrow::repad: offsets: expected N + 1 of them for N samples, got none")
-    _size("repad", size)
-    _side("repad", side)
-    _value("repad", value, values)
+    padding("repad", values, value, side, size)
+
+
+def padding(op: str, values: torch.Tensor, value: Any, side: str, size: Any) -> None:
+    _size(op, size)
+    _side(op, side)
+    _value(op, value, values)
 
 
 # dtypes, devices and ranks of arguments

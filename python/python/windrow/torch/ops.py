@@ -147,13 +147,18 @@ def pad(tensors: Tensors, value: float = 0, side: Literal["right", "left", "cent
     """
     jagged, value = _jagged(tensors), _number(value)
     table = _table("pad", tensors)
-    try:
-        if jagged is not None:
+    one, is_traced = jagged[0] if jagged is not None else table, torch.compiler.is_compiling()
+    if one is not None and not is_traced:
+        checks.padding("pad", one, value, side, size)
+    if jagged is not None:
+        if size is None or is_traced:
             return repad(*jagged, value, size, side=side)
-        if table is not None and (size is None or table.shape[1] <= size):
-            return repad(table.flatten(0, 1), _even_offsets(table), value, table.shape[1] if size is None else size, side=side)
-    except (ValueError, TypeError):
-        pass  # The operator of lists raises it by its own name.
+        try:
+            return repad(*jagged, value, size, side=side)
+        except ValueError:
+            pass  # A tensor is longer: the operator of lists says which.
+    if table is not None and (size is None or table.shape[1] <= size):
+        return repad(table.flatten(0, 1), _even_offsets(table), value, table.shape[1] if size is None else size, side=side)
     return _ops.pad(_list("pad", tensors), value, side, size)  # type: ignore[no-any-return]
 
 
