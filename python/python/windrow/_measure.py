@@ -220,6 +220,15 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], markdown:
     return "\n".join([render(lines[0]), render(rule) if markdown else "-" * len(render(lines[0])), *body])
 
 
+def try_to_write(path: str) -> None:
+    """Raises an OSError if a file cannot be written, before what takes minutes to measure is lost. Leaves the file as it is."""
+    is_new = not os.path.lexists(path)
+    with open(path, "ab"):
+        pass
+    if is_new:
+        os.remove(path)
+
+
 def machine(*libraries: str) -> Dict[str, str]:
     """Processor, cores, versions, load, date, as text by name; libraries that are not installed are left out."""
     found = {"cpu": cpu_name(), "cores": str(num_cores()), "system": f"{platform.system()} {platform.machine()}"}

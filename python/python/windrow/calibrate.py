@@ -22,6 +22,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 import windrow as wr
 from windrow import _windrow
+from windrow._measure import try_to_write
 from windrow._system import cpu_name, num_cores
 
 KINDS = ("copies", "padded", "computed")
@@ -166,11 +167,7 @@ def problem_of(path: Optional[str]) -> Optional[str]:
         return "there is no cache folder; let WINDROW_CALIBRATION name a file"
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        is_new = not Path(path).exists()
-        with open(path, "ab"):
-            pass
-        if is_new:
-            os.remove(path)
+        try_to_write(path)
     except OSError as error:
         return str(error)
     return None

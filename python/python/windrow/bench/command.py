@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any, Dict, List, Tuple
 
 import windrow as wr
-from windrow._measure import format_table, machine
+from windrow._measure import format_table, machine, try_to_write
 from windrow._system import load, num_cores
 from windrow.bench import page, results
 from windrow.bench.catalogue import WORKLOADS
@@ -234,7 +234,7 @@ def main(argv: List[str]) -> int:
         return 0
     for path in filter(None, (options.json, options.html)):
         try:
-            open(path, "a", encoding="utf-8").close()
+            try_to_write(path)
         except OSError as error:
             parser().error(f"nothing is measured: {error}")
     if options.read:
