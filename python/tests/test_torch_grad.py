@@ -186,6 +186,10 @@ def test_numbers_that_require_grad_are_refused():
         with torch.no_grad():
             call()
     wr.pad(samples, value=learned.detach())
+    forward = torch.autograd.forward_ad
+    with forward.dual_level():
+        dual = forward.make_dual(torch.tensor(2.0), torch.tensor(1.0))
+        refusal(lambda: wr.Transform(dual), wr.LayoutError, "dual tensor", "unpack_dual")
 
 
 def test_out_that_requires_grad_is_refused():

@@ -11,7 +11,7 @@ use windrow::Device;
 
 use crate::ground::errors::{attribute, in_words, is_answer, quoted, shown, LayoutError, OrPyErr};
 use crate::ground::iterables::entries;
-use crate::ground::modules::{grad_is_enabled, requires_grad};
+use crate::ground::modules::{grad_is_enabled, has_tangent, requires_grad};
 
 /// The refusal of a keyword argument that `call` does not take, in the words of `windrow._hints`.
 pub(crate) fn unexpected(py: Python<'_>, call: &str, key: &str) -> PyErr {
@@ -123,17 +123,19 @@ where
     }
 }
 
-/// LayoutError for a torch tensor whose gradient is recorded: the number that it is read as has none.
+/// LayoutError for a torch tensor whose gradient is recorded, or that has a tangent: the number that it is read as has neither.
 fn refuse_grad(item: &Bound<'_, PyAny>, name: &str) -> PyResult<()> {
     if item.is_exact_instance_of::<PyFloat>() || item.is_exact_instance_of::<PyInt>() {
         return Ok(());
     }
-    match requires_grad(item)? && grad_is_enabled(item.py())? {
-        true => Err(LayoutError::new_err(format!(
-            "{name} is a tensor that requires grad, which a number does not; detach() it, or call within torch.no_grad()"
-        ))),
-        false => Ok(()),
-    }
+    let cure = if requires_grad(item)? && grad_is_enabled(item.py())? {
+        "a tensor that requires grad, which a number does not; detach() it, or call within torch.no_grad()"
+    } else if has_tangent(item)? {
+        "a dual tensor, and a number has no tangent; unpack_dual(tensor).primal of torch.autograd.forward_ad has none"
+    } else {
+        return Ok(());
+    };
+    Err(LayoutError::new_err(format!("{name} is {cure}")))
 }
 
 /// A number, or an int; TypeError for a bool of Python. `T` decides on NumPy's bool, which `f64` takes.
