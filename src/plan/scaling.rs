@@ -363,9 +363,12 @@ fn given_scales(
                 false => ErrorValue::from(shape),
             };
             let mismatch = Mismatch::for_subject("scales", facet(&expected), facet(tensor.shape()));
-            let is_deeper = tensor.shape().len() > expected.len();
-            let hint =
-                is_deeper.then_some(Hint::Text("scales of blocks need the length of a block"));
+            // A Dequantize without a length of blocks reads scales of rows.
+            let is_by_row = matches!(scaling.groups, Groups::Blocks { per_row: 1, .. });
+            let of_blocks = tensor.shape().split_last().map(|(_, shape)| shape);
+            let is_of_blocks = !expected.is_empty() && of_blocks == Some(&expected[..]);
+            let hint = (is_by_row && is_of_blocks)
+                .then_some(Hint::Text("scales of blocks need the length of a block"));
             return Err(Error::Shape(Box::new(Mismatch { index, hint, ..mismatch })));
         }
     }

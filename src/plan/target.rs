@@ -218,7 +218,7 @@ impl AsTarget for Target<'_> {
 /// The data of a batch that is quantised, and its scales.
 impl<D: AsTarget, S: AsTarget> AsTarget for (D, S) {
     fn as_target(&mut self) -> Result<Target<'_>> {
-        let scales = self.1.as_target().map_err(|error| error.about("out of the scales"))?;
+        let scales = self.1.as_target().map_err(|error| error.about(SCALES))?;
         Ok(self.0.as_target()?.with_scales(scales))
     }
 }
@@ -274,8 +274,8 @@ pub(crate) fn check_target(
     }
 }
 
-/// Checks that memory is of this dtype, to which the call could cast (`casts`), shape and device, its elements disjoint from each other and from all samples; else
-/// [`Error::Shape`], [`Error::Device`], [`Error::DType`] or [`Error::Layout`].
+/// Checks that memory is of this dtype (`casts`: the call could cast to another), shape and device, its elements disjoint from each
+/// other and from all samples; else [`Error::Shape`], [`Error::Device`], [`Error::DType`] or [`Error::Layout`].
 #[inline]
 fn check_memory(
     out: &Target<'_>,

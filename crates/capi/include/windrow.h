@@ -235,7 +235,8 @@ typedef struct {
   const double *std;
   // Entries of `std`.
   size_t num_std;
-  // If not 0, `channel_dim` is given. Otherwise it is the only dim whose extent is the number of entries of `mean` or `std`.
+  // If not 0, `channel_dim` is given. Otherwise it is the only dim whose extent is the number of entries of `mean` or `std` in all
+  // samples, of those that are neither joined nor named to be padded.
   int32_t has_channel_dim;
   // The dim of the channels; negative counts from the end.
   int64_t channel_dim;

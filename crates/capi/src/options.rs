@@ -127,7 +127,8 @@ pub struct Options {
     pub std: *const f64,
     /// Entries of `std`.
     pub num_std: usize,
-    /// If not 0, `channel_dim` is given. Otherwise it is the only dim whose extent is the number of entries of `mean` or `std`.
+    /// If not 0, `channel_dim` is given. Otherwise it is the only dim whose extent is the number of entries of `mean` or `std` in all
+    /// samples, of those that are neither joined nor named to be padded.
     pub has_channel_dim: i32,
     /// The dim of the channels; negative counts from the end.
     pub channel_dim: i64,
