@@ -5,16 +5,16 @@
 mod common;
 
 use common::ask::SIDES;
-use common::runner::{bytes_of, Frame, Runner};
+use common::runner::{bytes_of, swept, Frame, Runner};
 use common::{runner, Ask, PadAsk, Paint, Sample};
 use windrow::collate::PerDim;
 use windrow::tensor::Scalar;
 use windrow::{Collate, DType, Engine, Pad, Side};
 
-/// Elements of a dtype just below, at and just above a number of bytes.
-fn around(bytes: i64, dtype: DType) -> [i64; 3] {
+/// Elements of a dtype at, just below and just above a number of bytes, the first of them where a device runs alone.
+fn around(bytes: i64, dtype: DType) -> impl Iterator<Item = i64> {
     let numel = bytes / dtype.size() as i64;
-    [numel - 1, numel, numel + 1]
+    swept(3, [numel, numel - 1, numel + 1].into_iter())
 }
 
 /// Bytes of output from which on there are tiles (64 KiB, 1 MiB), other threads are woken (1 MiB read and written, so
@@ -27,14 +27,13 @@ fn outputs_around_every_threshold() {
         let dtypes: &[DType] =
             if bytes <= 512 << 10 { &[DType::U8, DType::F32, DType::C128] } else { &[DType::C128] };
         for &dtype in dtypes {
-            for (at, numel) in around(bytes, dtype).into_iter().enumerate() {
-                let check = if at == 1 { Runner::check } else { Runner::check_on_host };
+            for numel in around(bytes, dtype) {
                 let one = [Sample::new(dtype, &[numel], 5)];
-                check(runner(), &format!("{numel} of {dtype} in one"), &one, &Ask::stack());
+                runner().check(&format!("{numel} of {dtype} in one"), &one, &Ask::stack());
                 let lengths = [numel / 2, 1, numel - numel / 2 - 1];
                 let three: Vec<_> =
                     lengths.iter().map(|&n| Sample::new(dtype, &[n], n as u64)).collect();
-                check(runner(), &format!("{numel} of {dtype} in three"), &three, &Ask::ragged());
+                runner().check(&format!("{numel} of {dtype} in three"), &three, &Ask::ragged());
             }
         }
     }
@@ -43,14 +42,13 @@ fn outputs_around_every_threshold() {
 #[test]
 fn casts_and_padding_around_every_threshold() {
     for bytes in &STEPS[..3] {
-        for (at, numel) in around(*bytes, DType::F64).into_iter().enumerate() {
-            let check = if at == 1 { Runner::check } else { Runner::check_on_host };
+        for numel in around(*bytes, DType::F64) {
             let lengths = [numel / 2, numel / 3];
             let samples: Vec<_> =
                 lengths.iter().map(|&n| Sample::rich(DType::F32, &[n], n as u64)).collect();
             let ask = Ask::side(Side::Center).cast(DType::F64);
-            check(runner(), &format!("{numel} float64"), &samples, &ask);
-            check(runner(), &format!("{numel} float64, scaled"), &samples, &ask.scaled());
+            runner().check(&format!("{numel} float64"), &samples, &ask);
+            runner().check(&format!("{numel} float64, scaled"), &samples, &ask.scaled());
         }
     }
 }

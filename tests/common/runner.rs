@@ -102,6 +102,8 @@ impl Runner {
         }
         #[cfg(feature = "cuda")]
         self.check_on_device(name, samples, ask, &expected);
+        #[cfg(not(feature = "cuda"))]
+        assert!(engines() == Engines::All, "WINDROW_TEST_ENGINES, and there is no device");
     }
 
     /// The same by the host's engines alone, for sizes at which they change their ways and a device does not.
