@@ -88,7 +88,7 @@ test-device: test-simulated test-device-code
 ifneq (,$(NVCC_READY))
 GATHER = $(CARGO_TEST) --bench gather -- --bench --quick
 test-simulated: $(NVCC_READY)
-	$(WITH_NVCC) scripts/sim/device_code.py --compile 90 >/dev/null & # for test-device-code, which would wait for one thread
+	$(WITH_NVCC) CARGO=$(CARGO) scripts/sim/device_code.py --compile 90 >/dev/null & # for test-device-code, which would wait for one thread
 	driver=$$($(WITH_NVCC) CARGO=$(CARGO) scripts/sim/simulated_driver.sh) && \
 		export WINDROW_CUDA_DRIVER=$$driver CUDASIM_DELAY_US=0 WINDROW_REQUIRE_GPU=1 WINDROW_TEST_ENGINES=device && \
 		$(CARGO_TEST) --lib --tests --bench instructions && mkdir -p out && \

@@ -17,6 +17,7 @@ cd "$(dirname "$0")/../.."
 interpreter=$1
 out=$2
 PYTHON=${PYTHON:-python3}
+unset WINDROW_CUDA_LINES # they name files of this machine
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
 crates=${CARGO_HOME:-$HOME/.cargo}

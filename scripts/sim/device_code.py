@@ -75,9 +75,9 @@ def compiled_alone(arch, folder):
 
 def list_code(cubin):
     """Writes the listing of a cubin beside it, with source lines, those of callers that a function was inlined into too."""
-    listing = cubin.with_suffix(".sass")
-    listing.write_text(kernel_report.run("nvdisasm", "-c", "-gi", str(cubin)))
-    return listing
+    listing, new = cubin.with_suffix(".sass"), cubin.with_suffix(".new")
+    new.write_text(kernel_report.run("nvdisasm", "-c", "-gi", str(cubin)))
+    return new.replace(listing)
 
 
 def listed(cubin):
@@ -109,7 +109,7 @@ def main():
     if options.check:
         OUT.mkdir(parents=True, exist_ok=True)
         nvcc, environment = kernel_report.tool("nvcc")
-        flags = "-ptx", "-std=c++17", "-Xcicc", "-O0", f"-arch=compute_{options.check}", "-o", OUT / "check.ptx"
+        flags = "-ptx", "-std=c++17", "-Xcicc", "-O0", f"-arch=compute_{options.check}", "-o", OUT / f"check_{options.check}.ptx"
         sys.exit(subprocess.run([nvcc, *flags, ROOT / "kernels/windrow.cu"], env=environment).returncode)
     found = extract(options.image or kernel_report.embedded(), options.out, options.arch)
     if not found or (options.arch and set(options.arch) - set(found)):

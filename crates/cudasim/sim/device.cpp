@@ -154,7 +154,7 @@ API cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
 
 API cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
     ENTER_DEVICE(device);
-    static const std::map<int, int> values{
+    static const auto& values = *new std::map<int, int>{
         {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, compute_capability() / 10},
         {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, compute_capability() % 10},
         {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, num_multiprocessors()},
