@@ -140,7 +140,7 @@ test-slow: test-processes
 
 # Most of the time of these tests is the start of processes, which wait for each other.
 test-processes: $(VENV)/.test $(VENV)/.windrow
-	$(TEST_DRIVER) $(PY) -m pytest -rs -n 4 --dist loadfile -m "slow and not alone" $(call marked,slow)
+	$(TEST_DRIVER) $(PY) -m pytest -rs -n 3 --dist loadfile -m "slow and not alone" $(call marked,slow)
 	$(TEST_DRIVER) $(PY) -m pytest -rs -m alone $(call marked,alone)
 	$(PY) scripts/ci/soak.py --seconds 20 & soak=$$!; $(PY) scripts/ci/soak_workers.py --seconds 20; workers=$$?; \
 		wait $$soak && exit $$workers
