@@ -72,7 +72,7 @@ demo: $(VENV)/.demo $(VENV)/.windrow
 test: announce-test test-host test-device test-python
 
 announce-test:
-	@echo "make test: test-host, test-device, test-python; about 17 minutes on two cores after make demo, 4 more before it."
+	@echo "make test: test-host, test-device, test-python; about 18 minutes on two cores after make demo, 4 more before it."
 	@echo "Left out: make test-slow (processes, whole programs), test-package, test-short, lint. Nothing needs a GPU."
 
 # Without a driver, so that every test of a device says SKIP: those are of test-simulated.
