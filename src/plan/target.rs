@@ -266,12 +266,13 @@ pub(crate) fn check_target(
         let text = "out has memory for scales, which only a Quantize gives";
         return Err(Error::argument(text.to_owned()));
     };
-    check_memory(scales, quantize.scale_dtype, false, shape, *device, |_| None)
-        .map_err(|error| error.about(SCALES))?;
-    match sharing(&scales.footprint()) {
-        Some(index) => Err(not_disjoint(Some(index), SCALES)),
-        None => Ok(()),
-    }
+    check_memory(scales, quantize.scale_dtype, false, shape, *device, &mut sharing).map_err(
+        |error| match error.sample() {
+            // A sample is over the scales: that of the data was checked before.
+            Some(index) => not_disjoint(Some(index), SCALES),
+            None => error.about(SCALES),
+        },
+    )
 }
 
 /// Checks that memory is of this dtype (`casts`: the call could cast to another), shape and device, its elements disjoint from each
