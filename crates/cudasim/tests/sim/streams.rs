@@ -1,7 +1,6 @@
 //! Order within a stream, between streams, and with the host.
 
 use std::ffi::c_void;
-use std::process::Command;
 use std::sync::Mutex;
 
 use crate::gpu::{Gpu, INVALID_VALUE, NOT_READY};
@@ -40,35 +39,6 @@ fn a_missing_wait_is_caught_and_a_right_program_passes_every_seed() {
         assert!(upload_and_gather(&gpu, seed, true), "seed {seed}");
     }
     assert_eq!(gpu.sim.take_errors(), [""; 0]);
-}
-
-/// Runs in a process of its own, which it ends: started by the test below.
-#[test]
-#[ignore = "ends the process"]
-fn end_with_work_under_way() {
-    let gpu = Gpu::new();
-    for _ in 0..8 {
-        let stream = gpu.stream();
-        for _ in 0..500 {
-            let mut memory = 0;
-            assert_eq!(gpu.cuMemAllocAsync(&mut memory, 256, stream), 0);
-            gpu.fill(memory, 64, 7, stream);
-            assert_eq!(gpu.cuMemFreeAsync(memory, stream), 0);
-        }
-    }
-    std::process::exit(0);
-}
-
-#[test]
-fn a_process_may_end_while_its_streams_run() {
-    for _ in 0..20 {
-        let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "streams::end_with_work_under_way"])
-            .env("CUDASIM_DELAY_US", "0")
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{output:?}");
-    }
 }
 
 #[test]
