@@ -10,6 +10,7 @@ import windrow as wr
 from windrow import _windrow
 from windrow._fields import entries_of, give, numpy, refusal, with_hint
 from windrow._flattener import located
+from windrow.plan import by_position
 
 # The values that a tokenizer adds to masks and types.
 ADDED = {"attention_mask": 0, "token_type_ids": 0, "special_tokens_mask": 1}
@@ -69,13 +70,11 @@ def rows_of(samples: Any) -> Any:
         return samples
     if _windrow._is_arrow(samples):
         return wr.SampleList(samples)
-    if hasattr(samples, "iloc"):  # A pandas Series of objects, which is indexed by its labels.
-        return list(samples)
     if is_mapping(samples) or not hasattr(samples, "__len__"):
         hint = "; [dict(zip(columns, row)) for row in zip(*columns.values())] makes one of a dict of columns"
         is_columns = is_mapping(samples) and "input_ids" in samples
         raise TypeError(f"expected a list of samples, got {type(samples).__name__}{hint if is_columns else ''}")
-    return samples
+    return by_position(samples)
 
 
 def is_mapping(sample: Any) -> bool:

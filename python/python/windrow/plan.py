@@ -53,10 +53,15 @@ def _optional(name: str, value: Any, least: int = 1, bits: int = 63) -> Optional
     return None if value is None else int_of(name, value, least, bits)
 
 
+def by_position(samples: Any) -> Any:
+    """A pandas Series of objects as the list of them, since it is indexed by its labels; anything else as it is."""
+    return list(samples) if hasattr(samples, "iloc") else samples
+
+
 def _numbers(numbers: Any) -> Any:
     """Lengths or boundaries as an array-like, those of an Arrow column too; TypeError for a column of lists."""
     if isinstance(numbers, list) or not _windrow._is_arrow(numbers):
-        return list(numbers) if hasattr(numbers, "iloc") else numbers
+        return by_position(numbers)
     column = _windrow.SampleList(numbers)
     try:
         return _windrow.stack(column) if len(column) else []

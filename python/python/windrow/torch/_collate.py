@@ -13,7 +13,7 @@ import torch.utils.data
 
 import windrow as wr
 from windrow import _windrow
-from windrow.plan import int_of
+from windrow.plan import by_position, int_of
 from windrow.torch import _registry, _workers
 from windrow.torch._shared import in_worker_process, share, share_bytes, view
 from windrow.torch._transfer import map_tensors
@@ -156,8 +156,9 @@ class Collator:
             rules = self._rules[in_worker] = Rules(self, in_worker)
         by_torch = self.spec is None and is_watched()
         if type(batch) not in (list, tuple, wr.SampleList) and not _windrow._is_arrow(batch):
-            if hasattr(batch, "iloc"):  # A pandas Series of objects, which is indexed by its labels.
-                return self._collate(list(batch), in_worker)
+            listed = by_position(batch)
+            if listed is not batch:
+                return self._collate(listed, in_worker)
             if self.spec is None and rules.classify(batch) == _registry.STACKED:
                 # A dataset that reads a batch at once returns the batch itself, as tensordict does.
                 return rules.other(batch)
