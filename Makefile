@@ -76,9 +76,9 @@ announce-test:
 	@echo "Left out: make test-slow (processes, whole programs), test-package, test-short, lint. Nothing needs a GPU."
 
 # Without a driver, so that every test of a device says SKIP: those are of test-simulated.
-HOST_SUITES := $(patsubst tests/%.rs,--test %,$(wildcard tests/*.rs)) --test header --test hostile --test log
+HOST_TESTS := $(patsubst %,--test %,suite corpus sweep_memory tracing header hostile log quantize)
 test-host: $(NVCC_READY)
-	WINDROW_CUDA_DRIVER=none $(CARGO_TEST) --lib $(HOST_SUITES) --bench host --examples
+	WINDROW_CUDA_DRIVER=none $(CARGO_TEST) --lib $(HOST_TESTS) --bench host --examples
 	$(CARGO_TEST) --doc
 	$(WHEEL_NVCC) CARGO=$(CARGO) scripts/ci/capi_examples.sh
 
@@ -92,7 +92,7 @@ test-simulated: $(NVCC_READY)
 	driver=$$($(WITH_NVCC) CARGO=$(CARGO) scripts/sim/simulated_driver.sh) && \
 		export WINDROW_CUDA_DRIVER=$$driver CUDASIM_DELAY_US=0 WINDROW_REQUIRE_GPU=1 WINDROW_TEST_ENGINES=device && \
 		$(CARGO_TEST) --lib --tests --bench instructions && mkdir -p out && \
-		WINDROW_TEST_ALLOCATIONS=shared $(CARGO_TEST) --test small --test arena && \
+		WINDROW_TEST_ALLOCATIONS=shared $(CARGO_TEST) --test suite -- small:: arena:: && \
 		$(GATHER) --warm --json $(CURDIR)/out/gather-quick.json >out/gather-quick.txt && \
 		$(PYTHON) scripts/gpu/plots.py --simulated --figures bench=out/gather-quick.json && \
 		$(GATHER) --budget 0 | grep "^No time was left of 0 s" && \
@@ -153,7 +153,7 @@ test-short: gpu-model demo $(VENV)/.test $(VENV)/.docs $(VENV)/.onnx
 	CARGO=$(CARGO) scripts/ci/examples.sh
 	CARGO=$(CARGO) scripts/docs/build.sh
 	CARGO=$(CARGO) scripts/ci/loom.sh
-	CARGO_PROFILE_TEST_OPT_LEVEL=0 $(CARGO) test --locked --features tracing --test errors
+	CARGO_PROFILE_TEST_OPT_LEVEL=0 $(CARGO) test --locked --features tracing --test suite errors::
 	scripts/ci/run.sh scripts/sim/device_counts.py --only "W5b affine"
 	scripts/ci/run.sh scripts/sim/device_counts.py --pairs
 	scripts/ci/run.sh scripts/sim/device_traces.py out/traces --only "W3 address" --scale 64 --arch 90

@@ -2,14 +2,12 @@
 //! between them, and the same batches again from a copy of the bytes.
 #![allow(unsafe_code, reason = "samples at raw addresses on a device")]
 
-mod common;
-
 use std::ops::Range;
 
-use common::ask::Form;
-use common::runner::{bytes_of, check_batch};
-use common::sample::views;
-use common::{oracle, runner, Ask, Expected, PadAsk, Sample};
+use crate::common::ask::Form;
+use crate::common::runner::{bytes_of, check_batch};
+use crate::common::sample::views;
+use crate::common::{oracle, runner, Ask, Expected, PadAsk, Sample};
 use windrow::batch::{Fields, LeafOutput};
 use windrow::collate::PerDim;
 use windrow::engine::RunOptions;
@@ -385,8 +383,8 @@ mod on_device {
     use std::panic::{catch_unwind, AssertUnwindSafe};
 
     use super::*;
-    use common::device;
-    use common::placed::Copies;
+    use crate::common::device;
+    use crate::common::placed::Copies;
 
     #[test]
     fn from_every_place_to_every_place() {

@@ -1,14 +1,12 @@
 //! The contents of an assembled batch: views of samples, slices, counters, memory that is used again.
 #![allow(unsafe_code, reason = "a tensor over memory whose owner counts its drops")]
 
-mod common;
-
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use common::{runner, Ask, PadAsk, Sample};
+use crate::common::{runner, Ask, PadAsk, Sample};
 use windrow::batch::Fields;
 use windrow::collate::{Form, PerDim};
 use windrow::observe::Stage;
@@ -181,7 +179,8 @@ fn masks_have_the_order_of_the_result() {
     let samples = [Sample::new(DType::U8, &[2, 4, 3], 0), Sample::new(DType::U8, &[3, 2, 3], 5)];
     let ask = Ask::pad(PadAsk { mask: Some(Mask::Real), ..PadAsk::default() }).permute(&[2, 1, 0]);
     runner().check("mask", &samples, &ask);
-    let batch = Engine::host().assemble(&common::sample::views(&samples), &ask.collate()).unwrap();
+    let batch =
+        Engine::host().assemble(&crate::common::sample::views(&samples), &ask.collate()).unwrap();
     assert_eq!(batch.data().shape(), [2, 3, 4, 3]);
     // The channels do not differ, so the mask does not have them.
     assert_eq!(batch.mask().unwrap().shape(), [2, 4, 3]);

@@ -2,10 +2,8 @@
 #![cfg(not(miri))]
 #![allow(clippy::cast_possible_wrap, reason = "extents of a few elements")]
 
-mod common;
-
-use common::convert::cast;
-use common::{runner, Ask, Paint, Sample, ARITHMETIC};
+use crate::common::convert::cast;
+use crate::common::{runner, Ask, Paint, Sample, ARITHMETIC};
 use windrow::{DType, Side};
 
 #[test]

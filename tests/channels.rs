@@ -2,11 +2,9 @@
 #![cfg(not(miri))]
 #![allow(clippy::cast_possible_wrap, reason = "extents of a few elements")]
 
-mod common;
-
-use common::ask::SIDES;
-use common::runner::{bytes_of, swept};
-use common::{runner, Ask, PadAsk, Sample};
+use crate::common::ask::SIDES;
+use crate::common::runner::{bytes_of, swept};
+use crate::common::{runner, Ask, PadAsk, Sample};
 use windrow::collate::PerDim;
 use windrow::{DType, Mask, Side};
 
@@ -229,7 +227,7 @@ fn channels_without_a_dim_are_along_the_one_that_fits_all_samples() {
     let (_, engine) = &runner().engines()[0];
     for shapes in [[[4, 3], [3, 3]], [[3, 3], [4, 3]]] {
         let samples = shapes.map(|shape| Sample::rich(DType::U8, &shape, 0));
-        let views = common::sample::views(&samples);
+        let views = crate::common::sample::views(&samples);
         let dims = PadAsk { dims: Some(vec![0]), ..PadAsk::default() };
         for ask in [Ask::ragged(), Ask::concat(-2), Ask::side(Side::Left), Ask::pad(dims)] {
             let named = ask.cast(DType::F32).normalised(3, 1);

@@ -2,10 +2,8 @@
 #![cfg(feature = "cuda")]
 #![allow(unsafe_code, reason = "pairs at raw addresses of device memory")]
 
-mod common;
-
-use common::pieces::{moved, random_bytes, shares, Piece};
-use common::{Random, ARITHMETIC};
+use crate::common::pieces::{moved, random_bytes, shares, Piece};
+use crate::common::{Random, ARITHMETIC};
 use windrow::bindings::MoveOptions;
 use windrow::plan::Target;
 use windrow::{DType, Device, Engine, Error, Layout, SampleList, SampleView, Tensor};
@@ -13,7 +11,7 @@ use windrow::{DType, Device, Engine, Error, Layout, SampleList, SampleView, Tens
 /// The same on a device: from the host and page-locked memory to the device, back, and from there to there.
 #[test]
 fn random_pairs_on_a_device() {
-    use common::device::{self, Bytes, PinnedBytes};
+    use crate::common::device::{self, Bytes, PinnedBytes};
 
     let Some(engine) = device::engine() else { return };
     let mut random = Random::new(49);
@@ -101,7 +99,7 @@ fn random_pairs_on_a_device() {
 /// Runs of bytes of one length and of many, some of them cast, at multiples of 16 and elsewhere, few and many.
 #[test]
 fn rows_on_a_device() {
-    use common::device::{self, Bytes};
+    use crate::common::device::{self, Bytes};
 
     if device::engine().is_none() {
         return;
@@ -167,7 +165,7 @@ fn rows_on_a_device() {
 /// a pair whose id is out of range is left out.
 #[test]
 fn ids_on_a_device() {
-    use common::device::{self, Bytes};
+    use crate::common::device::{self, Bytes};
     use std::sync::Arc;
 
     if device::engine().is_none() {

@@ -4,16 +4,14 @@
 #![allow(unsafe_code, reason = "samples at raw addresses of device memory")]
 #![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "small sizes")]
 
-mod common;
-
 use std::sync::Arc;
 
-use common::device::{self, Bytes, PinnedBytes};
-use common::placed::{Copies, Placed};
-use common::runner::{bytes_of, is_emulated, Frame};
-use common::sample::{views, Paint};
-use common::scaled::{block_of, Case, FLOATS, QUANTISED};
-use common::{Random, Sample};
+use crate::common::device::{self, Bytes, PinnedBytes};
+use crate::common::placed::{Copies, Placed};
+use crate::common::runner::{bytes_of, is_emulated, Frame};
+use crate::common::sample::{views, Paint};
+use crate::common::scaled::{block_of, Case, FLOATS, QUANTISED};
+use crate::common::{Random, Sample};
 use windrow::batch::LeafOutput;
 use windrow::collate::{Granularity, Scales};
 use windrow::plan::{Leaf, Target};

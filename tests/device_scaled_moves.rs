@@ -4,14 +4,12 @@
 #![allow(unsafe_code, reason = "pairs at raw addresses of device memory")]
 #![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "small sizes")]
 
-mod common;
-
-use common::device::{self, Bytes, PinnedBytes};
-use common::placed::{Copies, Placed};
-use common::runner::{bytes_of, POISON};
-use common::sample::views;
-use common::scaled::{any_of, block_of, FLOATS};
-use common::{coordinates, Random, Sample};
+use crate::common::device::{self, Bytes, PinnedBytes};
+use crate::common::placed::{Copies, Placed};
+use crate::common::runner::{bytes_of, POISON};
+use crate::common::sample::views;
+use crate::common::scaled::{any_of, block_of, FLOATS};
+use crate::common::{coordinates, Random, Sample};
 use windrow::bindings::MoveOptions;
 use windrow::collate::{AnyTransform, Granularity, Scales};
 use windrow::engine::CopyOptions;

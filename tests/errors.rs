@@ -1,10 +1,8 @@
 //! Every refusal: the variant, what it says of whom, its text, and that nothing was written.
 
-mod common;
-
-use common::runner::Frame;
-use common::sample::views;
-use common::{runner, Sample};
+use crate::common::runner::Frame;
+use crate::common::sample::views;
+use crate::common::{runner, Sample};
 use windrow::error::{ErrorValue, Mismatch};
 use windrow::tensor::Scalar;
 use windrow::{
@@ -475,7 +473,7 @@ fn values_that_a_dtype_cannot_hold() {
     let samples = [Sample::new(DType::F8E8M0FNU, &[1], 9)];
     let views = views(&samples);
     let batch = Engine::host().assemble(&views, &Collate::pad(Pad::new().size(2))).unwrap();
-    assert_eq!(common::runner::bytes_of(batch.data()), [9, 0]);
+    assert_eq!(crate::common::runner::bytes_of(batch.data()), [9, 0]);
     assert_eq!(variant(&refused(&views, &Collate::pad(Pad::new().value(-1)))), Is::Argument);
 }
 

@@ -2,13 +2,11 @@
 #![cfg(not(miri))]
 #![allow(clippy::cast_possible_wrap, reason = "extents of a few elements")]
 
-mod common;
-
-use common::ask::Form;
-use common::ask::SIDES;
-use common::runner::{is_emulated, swept};
-use common::sample::ordered;
-use common::{runner, Ask, PadAsk, Sample};
+use crate::common::ask::Form;
+use crate::common::ask::SIDES;
+use crate::common::runner::{is_emulated, swept};
+use crate::common::sample::ordered;
+use crate::common::{runner, Ask, PadAsk, Sample};
 use windrow::collate::PerDim;
 use windrow::tensor::Scalar;
 use windrow::{DType, Mask, Side};

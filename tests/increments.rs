@@ -2,9 +2,7 @@
 #![cfg(not(miri))]
 #![allow(clippy::cast_possible_wrap, reason = "a few samples")]
 
-mod common;
-
-use common::{runner, Ask, Sample};
+use crate::common::{runner, Ask, Sample};
 use windrow::{DType, Side};
 
 /// Numbers of their own, among them those that wrap around.
@@ -74,7 +72,7 @@ fn increments_that_are_refused() {
     let samples = [Sample::new(DType::I64, &[2], 1), Sample::new(DType::I64, &[3], 2)];
     let floats = [Sample::new(DType::F32, &[2], 1)];
     let refused = |samples: &[Sample], collate: windrow::Collate, why: &str| {
-        let views = common::sample::views(samples);
+        let views = crate::common::sample::views(samples);
         let error = windrow::Plan::new(&views, &collate).expect_err(why);
         assert_eq!(error.to_string(), why);
     };

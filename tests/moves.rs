@@ -1,12 +1,10 @@
 //! `copy_many`: pairs of any layouts against a loop of single elements, and every refusal, which writes nothing.
 #![allow(unsafe_code, reason = "pairs at raw addresses of one memory")]
 
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::pieces::{moved, random_bytes, run, shares, Piece};
-use common::{runner, Random, ARITHMETIC};
+use crate::common::pieces::{moved, random_bytes, run, shares, Piece};
+use crate::common::{runner, Random, ARITHMETIC};
 use windrow::bindings::MoveOptions;
 use windrow::error::MoveSide;
 use windrow::{Collate, DType, Engine, Error, Layout, SampleList, SampleView, Tensor, Transform};

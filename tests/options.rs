@@ -1,8 +1,6 @@
 //! Options that say what they mean in every batch, and are refused where they mean nothing.
 
-mod common;
-
-use common::{sample::views, Sample};
+use crate::common::{sample::views, Sample};
 use windrow::batch::Fields;
 use windrow::error::Hint;
 use windrow::plan::{BatchShape, Target};

@@ -2,15 +2,13 @@
 //! Also extreme layouts, which must be errors or batches but never panics.
 #![allow(unsafe_code, reason = "outputs and samples at raw addresses")]
 
-mod common;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::runner::{bytes_of, Frame};
-use common::sample::views;
-use common::{runner, Ask, PadAsk, Paint, Sample};
+use crate::common::runner::{bytes_of, Frame};
+use crate::common::sample::views;
+use crate::common::{runner, Ask, PadAsk, Paint, Sample};
 use windrow::batch::Fields;
 use windrow::collate::PerDim;
 use windrow::error::ErrorValue;
@@ -556,7 +554,7 @@ fn accounts_of_more_bytes_than_there_are() {
 fn integers_of_128_bits_as_padding() {
     let sample = SampleView::from_slice(&[1u8, 2], &[2]).unwrap();
     for value in [i128::MIN, i128::MIN + 1, i128::MAX, -1] {
-        for &dtype in common::ARITHMETIC {
+        for &dtype in crate::common::ARITHMETIC {
             let pad = Pad::new().size(3).value(windrow::tensor::Scalar::Int(value));
             survives(&sample, 1, &Collate::pad(pad).cast(dtype));
         }

@@ -1,8 +1,6 @@
 //! `pack`: a tree in one buffer, byte by byte, on the host and on a device.
 
-mod common;
-
-use common::Random;
+use crate::common::Random;
 use windrow::{DType, Device, Engine, Error, SampleView};
 
 /// Bytes of every kind of leaf.
@@ -83,7 +81,7 @@ fn leaves_in_several_places_are_refused() {
 #[cfg(feature = "cuda")]
 #[test]
 fn a_tree_on_a_device() {
-    use common::device;
+    use crate::common::device;
 
     let Some(engine) = device::engine() else { return };
     let bytes: Vec<u8> = (0..21).collect();

@@ -2,11 +2,9 @@
 //! the sides, the sizes and the transform.
 #![cfg(not(miri))]
 
-mod common;
-
-use common::ask::Form;
-use common::runner::{bytes_of, is_emulated};
-use common::{runner, Ask, PadAsk, Paint, Sample, ARITHMETIC};
+use crate::common::ask::Form;
+use crate::common::runner::{bytes_of, is_emulated};
+use crate::common::{runner, Ask, PadAsk, Paint, Sample, ARITHMETIC};
 use ndarray::{ArrayView, IxDyn, ShapeBuilder};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -95,7 +93,9 @@ fn shapes(form: &Form, ndim: usize) -> impl Strategy<Value = Vec<Vec<i64>>> {
             Form::Stack => false,
             Form::Concat(dim) => d as i64 == dim.rem_euclid(ndim as i64),
             Form::Ragged { .. } => d == 0,
-            Form::Pad(pad) => common::oracle::named_dims(pad, ndim).is_none_or(|named| named[d]),
+            Form::Pad(pad) => {
+                crate::common::oracle::named_dims(pad, ndim).is_none_or(|named| named[d])
+            }
         })
         .collect();
     (vec(extent(), ndim), vec(vec(extent(), ndim), 1..6)).prop_map(move |(common, extents)| {
@@ -400,7 +400,7 @@ proptest! {
     #[test]
     fn accounts_add_up(lengths in vec(0..50i64, 1..30), multiple in 1..9i64) {
         let samples: Vec<_> = lengths.iter().map(|&n| Sample::new(DType::U32, &[n, 2], 1)).collect();
-        let views = common::sample::views(&samples);
+        let views = crate::common::sample::views(&samples);
         let collate = Collate::pad(windrow::Pad::new().multiple_of(multiple).dims([0]));
         let explain = Plan::new(&views, &collate).unwrap().explain();
         let longest = lengths.iter().max().unwrap();

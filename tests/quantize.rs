@@ -3,12 +3,10 @@
 #![allow(unsafe_code, reason = "outputs at raw addresses")]
 #![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "small sizes")]
 
-mod common;
-
-use common::runner::Frame;
-use common::sample::views;
-use common::scaled::{any_of, block_of, Case, FLOATS};
-use common::{Random, Sample};
+use crate::common::runner::Frame;
+use crate::common::sample::views;
+use crate::common::scaled::{any_of, block_of, Case, FLOATS};
+use crate::common::{Random, Sample};
 use windrow::bindings::MoveOptions;
 use windrow::collate::Granularity;
 use windrow::engine::CopyOptions;

@@ -2,11 +2,9 @@
 #![cfg(not(miri))]
 #![allow(clippy::cast_possible_wrap, reason = "extents of a few million elements")]
 
-mod common;
-
-use common::ask::SIDES;
-use common::runner::{bytes_of, swept, Frame, Runner};
-use common::{runner, Ask, PadAsk, Paint, Sample};
+use crate::common::ask::SIDES;
+use crate::common::runner::{bytes_of, swept, Frame, Runner};
+use crate::common::{runner, Ask, PadAsk, Paint, Sample};
 use windrow::collate::PerDim;
 use windrow::tensor::Scalar;
 use windrow::{Collate, DType, Engine, Pad, Side};
@@ -82,7 +80,7 @@ fn images_cut_into_tiles() {
 #[test]
 fn short_rows_cut_by_the_chunks_of_an_upload() {
     use windrow::{Device, SampleView};
-    let Some(engine) = common::device::engine() else { return };
+    let Some(engine) = crate::common::device::engine() else { return };
     let pixels = Sample::strided(DType::U8, &[1000, 700, 3], &[11200, 16, 1], 1);
     let of = |views: &[SampleView<'_>], device| {
         engine.assemble(views, &Collate::stack().device(device)).unwrap()
@@ -170,7 +168,7 @@ fn large_outputs_with_gaps() {
     let lengths = [(1 << 20) + 1, 1 << 20];
     let shape = [2, (1 << 20) + 3];
     let samples = lengths.map(|n| Sample::new(DType::C128, &[n], n as u64));
-    let views = common::sample::views(&samples);
+    let views = crate::common::sample::views(&samples);
     let collate = Collate::pad(Pad::new().size(shape[1]).side(Side::Center).value(1));
     let expected = Engine::reference().assemble(&views, &collate).expect("a batch");
     let expected = bytes_of(expected.data());

@@ -2,28 +2,26 @@
 //!
 //! ```text
 //! MIRIFLAGS="-Zmiri-permissive-provenance -Zmiri-tree-borrows -Zmiri-ignore-leaks" \
-//!     cargo +nightly miri test --test small
+//!     cargo +nightly miri test --test suite small::
 //! ```
 //! The queues of rayon break the rules of Stacked Borrows and its threads outlive the test, hence the
 //! last two flags; they are not needed for the library itself.
-
-mod common;
 
 #[cfg(feature = "cuda")]
 use std::slice::from_ref;
 use std::sync::Arc;
 
 #[cfg(feature = "cuda")]
-use common::device;
+use crate::common::device;
 #[cfg(feature = "cuda")]
-use common::oracle;
+use crate::common::oracle;
 #[cfg(feature = "cuda")]
-use common::placed::Copies;
-use common::runner::bytes_of;
+use crate::common::placed::Copies;
+use crate::common::runner::bytes_of;
 #[cfg(feature = "cuda")]
-use common::runner::same_bytes;
-use common::sample::views;
-use common::{runner, Ask, PadAsk, Sample};
+use crate::common::runner::same_bytes;
+use crate::common::sample::views;
+use crate::common::{runner, Ask, PadAsk, Sample};
 use windrow::collate::PerDim;
 use windrow::{
     Collate, DType, Device, Engine, Layout, Mask, Pad, Ragged, SampleList, SampleView, Side,

@@ -286,7 +286,7 @@ def test_a_torn_record_is_none(machine):
     "said, verdict",
     [
         ("SKIP: ncu is not installed", "failed"),
-        ("SKIP: tests/small is not in this bundle", "failed"),
+        ("SKIP: tests/suite is not in this bundle", "failed"),
         ("SKIP: the CUDA engine is left out: no driver", "failed"),
         ("SKIPPED [3] tests/test_gpu_libraries.py:7: could not import 'cupy': No module named 'cupy'", "failed"),
         ("SKIPPED [1] tests/test_torch_workers.py:74: SKIP: this needs the simulated driver (WINDROW_CUDA_DRIVER)", "ok"),
@@ -438,7 +438,7 @@ def test_the_queue_is_in_the_order_of_worth(machine):
 
 def test_the_first_failure_runs_again_alone_after_a_sticky_error(machine):
     program(
-        machine.bundle / "tests/small",
+        machine.bundle / "tests/suite",
         'echo "$@" >>ran; echo "test one ... ok"; echo "test far::two ... FAILED"; echo "test three ... FAILED"\n'
         'echo "thread panicked: CUDA_ERROR_MISALIGNED_ADDRESS (716)"; exit 101',
     )

@@ -24,4 +24,4 @@ fi
 MIRIFLAGS=$alone cargo +nightly miri test --locked --lib -- layout offsets plan sample tensor dlpack arrow host \
     --skip host::rows --skip impossible_sizes --skip host::parallel_for
 MIRIFLAGS=$with_rayon cargo +nightly miri test --locked --lib -- host::parallel_for
-MIRIFLAGS=$with_rayon cargo +nightly miri test --locked --test small
+MIRIFLAGS=$with_rayon cargo +nightly miri test --locked --test suite small::

@@ -13,4 +13,5 @@ export RUSTC_BOOTSTRAP=1 RUST_TEST_THREADS=1
 export RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer"
 export TSAN_OPTIONS="suppressions=$PWD/scripts/ci/tsan.supp allocator_may_return_null=1"
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/tsan
-exec "${CARGO:-cargo}" test --locked --target "$target" --lib --test ahead --test small --test sizes --test executors --test casts --test channels "$@"
+"${CARGO:-cargo}" test --locked --target "$target" --lib "$@"
+exec "${CARGO:-cargo}" test --locked --target "$target" --test suite "$@" -- ahead:: small:: sizes:: executors:: casts:: channels::

@@ -24,7 +24,7 @@ for argument in "$@"; do
 done
 
 # Test programs that never ask for a device: a GPU has nothing to say of them.
-HOST_ONLY=(ahead corpus options tracing)
+HOST_ONLY=(corpus sweep_memory tracing)
 cargo=${CARGO:-cargo}
 sweep_archs=${WINDROW_SWEEP_ARCHS-90}
 if ((simulate)); then

@@ -136,12 +136,20 @@ for name in "numpy torch triton cupy-cuda13x jax pytest pytest-timeout torchvisi
     true
 }
 
-# A Rust test program. After an error that is sticky every later test of the program fails, so the first runs again alone.
-rust() { # program, tests...
-    local name=$1 status first log=$keep/test-$1.txt
-    shift
-    has "tests/$name" || return 0
-    "$here/tests/$name" "$@" >"$log" 2>&1
+# Rust tests: a module of the suite, or the library's own. After an error that is sticky every later test of a process fails, so the
+# first runs again alone.
+rust() { # module or windrow, tests...
+    local name=$1 program=tests/suite status first log=$keep/test-$1.txt
+    if [[ $name == windrow ]]; then
+        program=tests/windrow
+        shift
+    else
+        shift
+        set -- "${@/#/$name::}"
+        (($#)) || set -- "$name::"
+    fi
+    has "$program" || return 0
+    "$here/$program" "$@" >"$log" 2>&1
     status=$?
     tail -n 4 "$log"
     grep -a '^SKIP' "$log"
@@ -150,17 +158,17 @@ rust() { # program, tests...
     grep -a -m 20 -A 3 panicked "$log"
     first=$(sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$log" | head -n 1)
     if [[ -n $first ]] && grep -aqE 'ILLEGAL_ADDRESS|MISALIGNED_ADDRESS|LAUNCH_FAILED|\b(700|716|719)\b' "$log"; then
-        timeout -k 5 100 "$here/tests/$name" --exact "$first" >"$keep/test-$name-alone.txt" 2>&1
+        timeout -k 5 100 "$here/$program" --exact "$first" >"$keep/test-$name-alone.txt" 2>&1
         echo "FAILED: test $name, $first alone: status $?"
         tail -n 12 "$keep/test-$name-alone.txt"
     fi
     return $status
 }
 
-# Four programs at a time: each has a context of its own.
-matrix() { # programs...
+# Four processes at a time: each has a context of its own.
+matrix() { # as for rust...
     printf '%s\n' "$@" | xargs -P 4 -I{} bash -c 'rust "$1" >"$keep/matrix-$1.txt" 2>&1; status=$?; cat "$keep/matrix-$1.txt"; exit $status' - {} &&
-        echo "$# programs passed"
+        echo "$# suites passed"
 }
 
 compiled_by_the_driver() {
@@ -375,11 +383,14 @@ counts() {
 
 # No racecheck: it watches shared memory, and the kernels have none. The API's own codes are no findings: cuEventQuery says
 # "not ready" by one. The tool patches each kernel when it is loaded, and has launches wait.
-sanitize() { # tool, tests...
+sanitize() { # tool, tests of the module small, or none for all of them
     local sanitizer tool=$1
     shift
+    set -- "${@/#/small::}"
+    (($#)) || set -- small::
     sanitizer=$(found compute-sanitizer /usr/local/cuda*/bin/compute-sanitizer) || { echo 'SKIP: compute-sanitizer is not installed'; return 0; }
-    "$sanitizer" --tool "$tool" --report-api-errors no --error-exitcode 9 "$here/tests/small" --test-threads 1 "$@"
+    # Then accesses beyond a sample are beyond an allocation.
+    WINDROW_TEST_ALLOCATIONS=each "$sanitizer" --tool "$tool" --report-api-errors no --error-exitcode 9 "$here/tests/suite" --test-threads 1 "$@"
 }
 
 state=${WINDROW_SLOTS:-${TMPDIR:-/tmp}/windrow-slots${simulate:+-simulated}}

@@ -97,11 +97,10 @@ def tests_of(run, bench, options):
     """The mutants that the options choose, not yet run."""
     every = not (options.suite or options.workload)
     suites = options.suite or (run.SUITES if every else [])
-    for suite, program in run.programs(suites).items() if suites else []:
-        names = [line.removesuffix(": test") for line in listed(program, "--list") if line.endswith(": test")]
+    for suite, (program, names) in run.programs(suites).items() if suites else []:
         for name in names:
             for where, policy in run.TABLES.items() if suite == run.EVERY_TABLE else [("", {})]:
-                yield Test(f"{suite} {name}{where}", [program, "--quiet", "--exact", name], policy)
+                yield Test(f"{name}{where}", [program, "--quiet", "--exact", name], policy)
     for name in run.counts.BOUNDS:
         if every or name in (options.workload or []):
             yield Test(name, [bench, "--bench", "--count", "--scale", str(SCALE), "--only", name], {})

@@ -28,7 +28,9 @@ import device_counts as counts  # noqa: E402
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SUITES = "executors", "casts", "increments", "channels", "properties"
 MORE_SUITES = "outputs", "batch", "arena"
-# Tests of other programs: samples of more than 2^32 bytes, those that the device selects, lengths at the bounds of a table, and
+# Suites that are programs, not modules of tests/suite.rs.
+PROGRAMS = "windrow", "engine"
+# Tests of other suites: samples of more than 2^32 bytes, those that the device selects, lengths at the bounds of a table, and
 # rows that go to places of their own.
 PARTS = {"windrow": "far_tests", "engine": "resident", "sizes": "lengths", "device_moves": "on_a_device", "device_quantize": None,
          "device_scaled_moves": None}
@@ -94,11 +96,17 @@ FAMILIES = {
 
 
 def programs(suites):
-    """Suite -> its program."""
-    chosen = [word for suite in suites for word in (["--lib"] if suite == "windrow" else ["--test", suite])]
+    """Suite -> its program and the names of its tests: a module of tests/suite.rs, the unit tests, or a program of its own."""
+    of = {suite: suite if suite in PROGRAMS else "suite" for suite in suites}
+    chosen = [word for program in sorted(set(of.values())) for word in (["--lib"] if program == "windrow" else ["--test", program])]
     messages = counts.json_lines(counts.cargo("test-all", *chosen, "--no-run", "--message-format=json-render-diagnostics"))
     found = {m["target"]["name"]: m["executable"] for m in messages if m.get("executable")}
-    return {suite: found[suite] for suite in suites}
+    listed = {program: subprocess.run([found[program], "--list"], check=True, stdout=subprocess.PIPE, text=True).stdout for program in of.values()}
+    names = {program: [line.removesuffix(": test") for line in text.splitlines() if line.endswith(": test")] for program, text in listed.items()}
+    return {
+        suite: (found[program], [name for name in names[program] if program == suite or name.startswith(f"{suite}::")])
+        for suite, program in of.items()
+    }
 
 
 def run(name, command, environment):
@@ -207,14 +215,14 @@ def test(arch, bench, driver, suites, options):
             jobs.append(lambda: counts.rows(counts.run(bench, driver, cubin, scale=SCALE, **always)) and None)
             variables = with_coverage()
             jobs.append(lambda variables=variables: run(f"sm_{arch} catalogue", [bench, "--bench", "--quick"], variables))
-        for name, program in suites.items():
+        for name, (program, tests) in suites.items():
             tables = TABLES if name == EVERY_TABLE else [INLINE, ANY] if name == PAIRS else [INLINE]
             runs = [(where, PARTS.get(name)) for where in tables]
             runs += [(where, WIDE[name]) for where in (MEMORY, MEMORY + ANY) if name in WIDE]
             for where, part in runs:
                 variables = with_coverage() | TABLES[where]
                 title = " ".join(filter(None, (f"sm_{arch}", name, part))) + where
-                command = [program, "--quiet", *filter(None, [part])]
+                command = [program, "--quiet", "--exact", *(test for test in tests if (part or "") in test)]
                 jobs.append(lambda variables=variables, title=title, command=command: run(title, command, variables))
         with ThreadPoolExecutor(options.processes) as pool:
             faults += [fault for found in pool.map(lambda job: job(), jobs) for fault in found or []]

@@ -189,14 +189,14 @@ impl Drop for Placed<'_> {
 }
 
 /// Whether copies share an allocation: an allocation of the driver's takes a call of up to half a millisecond, and its end waits for
-/// the device. The simulated driver and memcheck, which runs `tests/small`, look for accesses beyond an allocation:
-/// there each copy has its own. `WINDROW_TEST_ALLOCATIONS` says otherwise: `shared` or `each`.
+/// the device. The simulated driver looks for accesses beyond an allocation: there each copy has its own.
+/// `WINDROW_TEST_ALLOCATIONS` says otherwise: `shared`, or `each`, as memcheck's runs have it.
 fn share_allocations() -> bool {
     match std::env::var("WINDROW_TEST_ALLOCATIONS").as_deref() {
         Ok("shared") => true,
         Ok("each") => false,
         Ok(other) => panic!("WINDROW_TEST_ALLOCATIONS={other}"),
-        Err(_) => !is_simulated() && env!("CARGO_CRATE_NAME") != "small",
+        Err(_) => !is_simulated(),
     }
 }
 
