@@ -1,10 +1,11 @@
 //! Fixed inputs for counting instructions: `scripts/ci/bench_check.py` runs this under callgrind.
 //!
-//! `instructions CASE TIMES` does one thing so many times, on one thread; what once costs is the difference
-//! of two counts, so that what comes before does not matter. `instructions --list` names the cases, `--sweep` the forms of
-//! batches of any size (`sweep`). Without arguments, as under `cargo bench` and `cargo test`, each runs once. Those of a device need the feature `cuda` and
+//! `instructions CASE TIMES` does one thing so many times, on one thread; `rounds` has valgrind count these alone, not what
+//! comes before. `instructions --list` names the cases, `--sweep` the forms of batches of any size (`sweep`). Without arguments, as under `cargo bench` and `cargo test`, each runs once. Those of a device need the feature `cuda` and
 //! a driver, which may be the simulated one.
 
+#[path = "instructions/rounds.rs"]
+mod rounds;
 #[path = "instructions/rows.rs"]
 mod rows;
 #[path = "instructions/sweep.rs"]
@@ -12,6 +13,7 @@ mod sweep;
 
 use std::hint::black_box;
 
+use rounds::rounds;
 use rows::{byte, bytes_for, rows, shuffled};
 use windrow::plan::{Leaf, Target};
 use windrow::{
@@ -66,14 +68,14 @@ fn token_list(rows: &[Vec<i32>]) -> SampleList<'_> {
 fn plan_rows(_: &Engine, times: usize) {
     let bytes = bytes_for(4096, 64);
     let collate = Collate::stack();
-    for _ in 0..times {
+    for _ in rounds(times) {
         let list = rows(&bytes, 4096, 64);
         black_box(Plan::new(&list, &collate).expect("a plan"));
     }
 }
 
 fn assemble(engine: &Engine, list: &SampleList<'_>, collate: &Collate, times: usize) {
-    for _ in 0..times {
+    for _ in rounds(times) {
         black_box(engine.assemble(list, collate).expect("a batch"));
     }
 }
@@ -89,7 +91,7 @@ fn collate_leaves(engine: &Engine, times: usize) {
     let lists: Vec<_> = (1..=8).map(|i| rows(&bytes, 512, 32 * i)).collect();
     let collate = Collate::stack();
     let leaf = |(samples, path)| Leaf { samples, collate: &collate, path, out: None };
-    for _ in 0..times {
+    for _ in rounds(times) {
         let leaves: Vec<_> = lists.iter().zip(paths).map(leaf).collect();
         let plan = Plan::for_leaves(&leaves).expect("a plan");
         black_box(engine.run(plan).expect("batches"));
@@ -100,7 +102,7 @@ fn take_rows(engine: &Engine, times: usize) {
     let bytes = bytes_for(8192, 120);
     let table = rows(&bytes, 8192, 120);
     let indices: Vec<i64> = shuffled(8192).take(4096).map(|i| i as i64).collect();
-    for _ in 0..times {
+    for _ in rounds(times) {
         let list = table.take(indices.iter().copied()).expect("rows of the table");
         black_box(engine.assemble(&list, &Collate::stack()).expect("a batch"));
     }
@@ -118,7 +120,7 @@ fn ragged_rows(engine: &Engine, times: usize) {
 
 /// Assembles from the rows themselves, as a caller has them.
 fn assemble_views(engine: &Engine, rows: &[Vec<i32>], collate: &Collate, times: usize) {
-    for _ in 0..times {
+    for _ in rounds(times) {
         let views = rows.iter().map(|row| SampleView::from_slice(row, &[row.len() as i64]));
         let views: Vec<_> = views.map(|view| view.expect("a row")).collect();
         black_box(engine.assemble(&views, collate).expect("a batch"));
@@ -127,7 +129,7 @@ fn assemble_views(engine: &Engine, rows: &[Vec<i32>], collate: &Collate, times: 
 
 /// Assembles slices as [`assemble_views`] assembles views.
 fn assemble_slices(engine: &Engine, rows: &[Vec<i32>], collate: &Collate, times: usize) {
-    for _ in 0..times {
+    for _ in rounds(times) {
         let slices: Vec<&[i32]> = rows.iter().map(Vec::as_slice).collect();
         black_box(engine.assemble(&slices, collate).expect("a batch"));
     }
@@ -162,7 +164,7 @@ fn stack_into(engine: &Engine, times: usize) {
     let bytes = bytes_for(64, 256);
     let list = rows(&bytes, 64, 256);
     let mut out = vec![0u8; 64 * 256];
-    for _ in 0..times {
+    for _ in rounds(times) {
         let mut target = Target::from_slice(&mut out, &[64, 256]).expect("a target");
         black_box(engine.assemble_into(&list, &Collate::stack(), &mut target).expect("a batch"));
     }
@@ -178,7 +180,7 @@ fn take_few_rows(engine: &Engine, times: usize) {
     let list = SampleList::rows(&table).expect("rows");
     let indices: Vec<i64> = shuffled(20_000).take(256).map(|i| i as i64).collect();
     let collate = Collate::stack();
-    for _ in 0..times {
+    for _ in rounds(times) {
         let batch = engine.assemble_taken(&list, &indices, &collate, None, engine.now());
         black_box(batch.expect("a small batch"));
     }
@@ -213,7 +215,7 @@ mod device {
 
     use windrow::{Collate, DType, Device, Engine, SampleList};
 
-    use super::{shuffled, Case};
+    use super::{rounds, shuffled, Case};
 
     pub const CASES: [Case; 4] = [
         ("device: stack 256 views of one tensor", stack_views),
@@ -233,7 +235,7 @@ mod device {
         let rows = SampleList::rows(&table).expect("rows");
         let list = rows.take(shuffled(4096).take(256).map(|i| i as i64)).expect("views");
         let stream = engine.stream(0).expect("a device");
-        for _ in 0..times {
+        for _ in rounds(times) {
             black_box(engine.assemble_on(&list, &Collate::stack(), &stream).expect("a batch"));
         }
     }
@@ -243,7 +245,7 @@ mod device {
         let rows = SampleList::rows(&table).expect("rows");
         let stream = engine.stream(0).expect("a device");
         let all: Vec<i64> = shuffled(4096).map(|i| i as i64).collect();
-        for round in 0..times {
+        for round in rounds(times) {
             let indices = black_box(&all[round..][..256]);
             let list = rows.take(indices.iter().copied()).expect("samples");
             black_box(engine.assemble_on(&list, &Collate::stack(), &stream).expect("a batch"));
@@ -256,7 +258,7 @@ mod device {
         let rows = SampleList::rows(&table).expect("rows");
         let resident = engine.resident(rows, HERE).expect("a table of the list");
         let stream = engine.stream(0).expect("a device");
-        for _ in 0..times {
+        for _ in rounds(times) {
             let list = resident.take(&indices).expect("samples");
             let batch = engine.assemble_on(&list, &Collate::stack(), &stream).expect("a batch");
             // The device does not lag behind, or events would be made for each batch.

@@ -32,11 +32,8 @@ import small_counts  # noqa: E402
 
 BASELINE = ROOT / "benches/instructions.json"
 LIMIT = 0.05
-# Memory is warm after the first time; the rest are alike, and the last count less this one is theirs.
-FEW, MANY = 2, 4
-# The start of Python and NumPy, or of a driver, differs from run to run by as much as a small batch costs.
-MANY_OF_PYTHON = 34
-MANY_OF_DEVICE = 18
+# How often a case is done while it is counted; a driver's work differs from call to call.
+TIMES, TIMES_ON_DEVICE = 2, 16
 
 # Instructions outside of the driver that a case may take, and cases that take the same.
 CAPS = {"device: stack 256 views of one tensor": 20_000}
@@ -56,24 +53,14 @@ STEPS = {
     ("sweep: stack 8 samples", 32 << 20): 1.5,
 }
 
-IMPORT = """
-import sys, gc, numpy, windrow
-gc.disable()
-engine = windrow.Engine(threads=1)
-arrays = [numpy.full(16, i, numpy.float32) for i in range(4096)]
-for _ in range(int(sys.argv[1])):
-    windrow.SampleList(arrays)
-"""
-"""The Python side: import of 4096 arrays of one layout."""
-
-
 def output(*command):
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout
 
 
 def valgrind(command, attempt, *options):
-    """Runs a program under callgrind; what that says. Each attempt has an environment of its own size."""
-    callgrind = ["valgrind", "--tool=callgrind", *options]
+    """Runs a program under callgrind, which counts what benches/instructions/rounds.rs says; what that prints. Each attempt has an
+    environment of its own size."""
+    callgrind = ["valgrind", "--tool=callgrind", "--instr-atstart=no", *options]
     environment = small_counts.environment(attempt)
     run = subprocess.run(callgrind + command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment, cwd=ROOT)
     if run.returncode:
@@ -82,7 +69,7 @@ def valgrind(command, attempt, *options):
 
 
 def count(command, attempt):
-    """Instructions of a program, all of them."""
+    """Instructions of all threads of a program."""
     return int(re.search(r"Collected : (\d+)", valgrind(command, attempt, "--callgrind-out-file=/dev/null"))[1])
 
 
@@ -108,21 +95,20 @@ def count_outside(command, attempt, library):
     return total
 
 
-def once(command, many, limit, count=count, few=FEW):
-    """Instructions of doing a thing once; the command takes how often as its last argument.
+def once(command, times, limit, count=count):
+    """Instructions of doing a thing once; the command takes how often as its last argument, and has valgrind count these times.
 
-    What the interpreter and the C library do now and then, such as to merge what was freed, depends on where things are in memory,
-    and may be a million instructions of one run and not of the other. So a count above the limit is made again with an
-    environment of another size, which moves addresses, and the fewest of both runs are taken.
+    What the C library does now and then, such as to merge what was freed, depends on where things are in memory, and may be a
+    million instructions of one run and not of the other. So a count above the limit is made again with an environment of another
+    size, which moves addresses, and the fewest are taken.
     """
-    fewer, more = [], []
+    fewest = None
     for attempt in range(8):
-        fewer.append(count([*command, str(few)], attempt))
-        more.append(count([*command, str(many)], attempt))
-        found = (min(more) - min(fewer)) // (many - few)
-        if limit is None or found <= limit:
+        found = count([*command, str(times)], attempt) // times
+        fewest = found if fewest is None else min(found, fewest)
+        if limit is None or fewest <= limit:
             break
-    return found
+    return fewest
 
 
 def small_batch_counts(python, known):
@@ -149,31 +135,28 @@ def built(*options):
 def counts(known, pool):
     """The counts of each case, by what they depend on."""
 
-    def case_counts(key, cases, many, count=count):
-        limits = {case: before * (1 + LIMIT) for case, before in known.get(key, {}).items()}
-        found = pool.map(lambda case: once(cases[case], many, limits.get(case), count), cases)
-        return dict(zip(cases, found))
+    def case_counts(cases, times, count=count):
+        limits = {case: before * (1 + LIMIT) for case, before in known.get(rust, {}).items()}
+        return dict(zip(cases, pool.map(lambda case: once([program, case], times, limits.get(case), count), cases)))
 
     about = dict(line.split(": ", 1) for line in output("rustc", "-vV").splitlines() if ": " in line)
     rust = f"{about['host']}, rustc {about['release']}, {' '.join(platform.libc_ver())}"
     driver = os.environ.get("WINDROW_CUDA_DRIVER")
     program = built(*(["--features", "cuda"] if driver else []))
-    commands = {case: [program, case] for case in output(program, "--list").splitlines()}
-    device = {case: commands.pop(case) for case in list(commands) if case.startswith("device: ")}
-    found = {rust: case_counts(rust, commands, MANY)}
+    cases = output(program, "--list").splitlines()
+    device = [case for case in cases if case.startswith("device: ")]
+    found = {rust: case_counts([case for case in cases if case not in device], TIMES)}
     if driver:
-        found[rust].update(case_counts(rust, device, MANY_OF_DEVICE, lambda command, attempt: count_outside(command, attempt, driver)))
+        found[rust].update(case_counts(device, TIMES_ON_DEVICE, lambda command, attempt: count_outside(command, attempt, driver)))
     else:
         print("SKIP calls for a device: WINDROW_CUDA_DRIVER names no driver")
     python = os.environ.get("PYTHON", ROOT / ".venv/bin/python")
     versions = "import sys, numpy, windrow; print(sys.version.split()[0], 'numpy', numpy.__version__)"
     try:
         key = f"{rust}, python {output(python, '-c', versions).strip()}"
-        cases = {"import 4096 arrays from Python": [str(python), "-c", IMPORT]}
-        small = pool.submit(small_batch_counts, python, known.get(key, {}))
-        found[key] = {**case_counts(key, cases, MANY_OF_PYTHON), **small.result()}
+        found[key] = small_batch_counts(python, known.get(key, {}))
     except (OSError, subprocess.CalledProcessError):
-        print(f"SKIP import from Python: {python} has no NumPy or no windrow")
+        print(f"SKIP small batches from Python: {python} has no NumPy or no windrow")
     return found
 
 
@@ -184,7 +167,7 @@ def sweep(pool, sizes):
     points = [(form, size) for form in forms for size in sorted({size for pair in sizes for size in pair})]
     # The C library copies longer rows by one instruction that is counted once for each byte.
     os.environ["GLIBC_TUNABLES"] = f"glibc.cpu.x86_rep_movsb_threshold={1 << 40}:glibc.cpu.x86_rep_stosb_threshold={1 << 40}"
-    counted = list(pool.map(lambda point: once([program, point[0], str(point[1])], 2, None, few=1), points))
+    counted = list(pool.map(lambda point: once([program, point[0], str(point[1])], 1, None), points))
     del os.environ["GLIBC_TUNABLES"]
     of_a_byte = {point: count / point[1] for point, count in zip(points, counted)}
     wrong = []
@@ -244,8 +227,8 @@ def main():
     parser.add_argument("--update", action="store_true", help="take what is counted here as the new baseline")
     parser.add_argument("--sweep", action="store_true", help="only instructions a byte, of batches of all sizes")
     options = parser.parse_args()
-    if not shutil.which("valgrind"):
-        print("SKIP instruction counts: valgrind is not installed (apt-get install valgrind)")
+    if not shutil.which("valgrind") or platform.machine() != "x86_64":
+        print("SKIP instruction counts: valgrind is not installed (apt-get install valgrind), or this is no x86-64")
         return
     known = json.loads(BASELINE.read_text()) if BASELINE.exists() else {}
     # Counts do not depend on what else runs.

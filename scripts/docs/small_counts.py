@@ -21,6 +21,7 @@ PAGE = ROOT / "docs/performance.md"
 
 PROGRAM = """
 import gc, os, subprocess, sys
+import numpy
 import windrow
 from windrow.bench.samples import Setting
 from windrow.bench.small import cases
@@ -36,6 +37,9 @@ for case in cases().values():
     except Skip:
         continue
     calls.append((case.title, workload.calls["windrow"], min(workload.repeat, 16) + 4))
+title, arrays = "SampleList of 4096 arrays", [numpy.full(16, i, numpy.float32) for i in range(4096)]
+if title in (sys.argv[1:] or [title]):
+    calls.append((title, lambda out: windrow.SampleList(arrays), 4))
 gc.disable()
 counting = subprocess.Popen(["vgdb", f"--pid={os.getpid()}", "instrumentation", "on"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 while counting.poll() is None:
