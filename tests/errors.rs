@@ -546,7 +546,7 @@ fn batches_beyond_64_bits_or_all_memory() {
     assert_eq!(error.to_string(), "the lengths add up to more than 64 bits hold");
     let error = refused(&[vast(&[1 << 31])], &Collate::ragged(Ragged::new().offsets(DType::I32)));
     assert_eq!(variant(&error), Is::TooLarge);
-    let text = "offsets up to 2147483648 do not fit in int32; ask for int64 offsets";
+    let text = "offsets up to 2147483648 do not fit in int32; ask for int64 offsets, or join fewer samples";
     assert_eq!(error.to_string(), text);
 
     let error = refused(&[half], &Collate::stack());

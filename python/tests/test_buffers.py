@@ -122,3 +122,9 @@ def test_bytes_of_a_tensor_are_those_of_its_elements(dtype, shape):
     array = np.full(shape, 5).astype(dtype)
     assert bytes(wr.asarray(array)) == array.tobytes()
     assert bytes(wr.asarray(array.T)) == array.T.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_arrays_of_a_view_have_the_scalars_of_numpy(dtype):
+    batch = wr.stack([np.ones(2, dtype)])
+    assert np.asarray(batch).dtype.char == np.dtype(dtype).char and type(np.asarray(batch)[0, 0]) is np.dtype(dtype).type

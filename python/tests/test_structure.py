@@ -239,6 +239,9 @@ def test_numbers_of_nodes_and_keys_that_there_are_not():
         concat_graphs(graphs, follow_batch=["z"])
     with pytest.raises(ValueError, match="beyond int64"):
         concat_graphs([*graphs, graphs[0]], increments={"x": 2**62})
+    for options in ({"num_nodes": lambda graph: 2**64}, {"increments": {"x": lambda graph: 2**63}}):
+        with pytest.raises(ValueError, match="beyond 63 bits"):
+            concat_graphs(graphs, **options)
 
 
 @pytest.mark.parametrize("name", ["uint8", "int8", "int16"])

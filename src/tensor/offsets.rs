@@ -104,7 +104,7 @@ impl Offsets {
         match i32::try_from(total) {
             Ok(_) => Ok(()),
             Err(_) => Err(Error::too_large(format!(
-                "offsets up to {total} do not fit in int32; ask for int64 offsets"
+                "offsets up to {total} do not fit in int32; ask for int64 offsets, or join fewer samples"
             ))),
         }
     }

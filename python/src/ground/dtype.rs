@@ -1,6 +1,6 @@
 //! Dtypes as Python names them: by name, buffer format, array-interface kind and typestr.
 
-use std::ffi::CStr;
+use std::ffi::{c_long, CStr};
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -11,6 +11,9 @@ use windrow::DType;
 
 use crate::ground::errors::{attribute, shown};
 
+/// NumPy's int64 and uint64 are C's long where that has 8 bytes: by another code an array has a scalar type of its own.
+const LONG_HAS_8_BYTES: bool = size_of::<c_long>() == 8;
+
 /// Code of the buffer protocol in native order, such as `f`, or `Zf` of complex64; `None` for other byte order, and for dtypes
 /// that have none.
 pub(crate) fn format_of(dtype: DType) -> Option<&'static CStr> {
@@ -19,10 +22,12 @@ pub(crate) fn format_of(dtype: DType) -> Option<&'static CStr> {
         DType::I8 => c"b",
         DType::I16 => c"h",
         DType::I32 => c"i",
+        DType::I64 if LONG_HAS_8_BYTES => c"l",
         DType::I64 => c"q",
         DType::U8 => c"B",
         DType::U16 => c"H",
         DType::U32 => c"I",
+        DType::U64 if LONG_HAS_8_BYTES => c"L",
         DType::U64 => c"Q",
         DType::F16 => c"e",
         DType::F32 => c"f",

@@ -29,6 +29,7 @@ use crate::import::tensor::tensor_of;
 use crate::ownership::copy::copy_of;
 use crate::ownership::owners::Owners;
 use crate::samples::pieces::push;
+use crate::sequences::packing::numbers_of;
 use crate::sequences::token_columns::KeyColumn;
 use crate::sequences::uploaded_numbers::UploadedNumbers;
 
@@ -140,7 +141,7 @@ fn counts_of<'py>(
         };
         return column.rows().map_err(|error| column.error(py, error));
     }
-    let (counts, _) = integers(nodes, "num_nodes", 1)?;
+    let counts = numbers_of(nodes, "num_nodes")?;
     match counts.iter().enumerate().find(|(_, count)| **count < 0) {
         None => Ok(counts),
         Some((index, count)) => {
@@ -156,7 +157,7 @@ fn steps_of(steps: &Bound<'_, PyAny>, counts: &[i64]) -> PyResult<Steps> {
     match steps.extract::<&str>() {
         Ok("ends") => Ok(None),
         Ok(_) => Ok(Some(counts.to_vec())),
-        Err(_) => Ok(Some(integers(steps, "increments", 1)?.0)),
+        Err(_) => Ok(Some(numbers_of(steps, "increments")?)),
     }
 }
 

@@ -12,7 +12,7 @@ use crate::ground::tensor::PyTensor;
 use crate::import::integers::integers;
 
 /// Integers of one dim that are no indices: those beyond 63 bits are a ValueError.
-fn numbers_of(numbers: &Bound<'_, PyAny>, name: &'static str) -> PyResult<Vec<i64>> {
+pub(super) fn numbers_of(numbers: &Bound<'_, PyAny>, name: &'static str) -> PyResult<Vec<i64>> {
     let py = numbers.py();
     let (numbers, _) = integers(numbers, name, 1).map_err(|error| {
         match error.is_instance_of::<PyIndexError>(py) {
