@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import pickle
 import queue
+import resource
 import signal
 import sys
 import threading
@@ -614,10 +615,13 @@ def test_the_default_limit(tmp_path, monkeypatch):
     (root / "memory/job").mkdir(parents=True)
     (root / "memory/job/memory.limit_in_bytes").write_text("1048576\n")
     assert limit("3:cpu,memory:/job\n2:pids:/x\n0::/\n") == 1 << 20
-    monkeypatch.setattr(_workers, "memory", lambda: 96 << 20)
+    monkeypatch.setattr(_shared_memory, "memory", lambda: 96 << 20)
     for workers in (None, types.SimpleNamespace(num_workers=3)):
         monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: workers)
         assert _workers.default_limit() == (48 if workers is None else 16) << 20
+    # `ulimit -v`: the loop maps four addresses for each byte, of the pools of all workers.
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (192 << 20, 192 << 20))
+    assert _workers.default_limit() == 8 << 20
 
 
 def kill_worker(iterator, index=0):

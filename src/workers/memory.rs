@@ -340,19 +340,24 @@ impl Memory {
     }
 
     /// Ends a claim that this process has, made with this number, which is not checked: the block's last tensor has died, on any
-    /// thread, at any moment. If the pool is gone, the pages of a block that no reader has go back to the system.
+    /// thread, at any moment. If the pool is gone, the pages of a block that nobody has go back to the system.
     pub(super) fn release(&self, claim: u32, number: u64) {
         let (offset, bytes) = self.block_of_claim(claim);
         let is_gone = self.claim(claim).free(number, &self.pool());
-        if is_gone && self.contains(offset, bytes) && !self.is_held(offset) {
+        if is_gone && self.contains(offset, bytes) && !self.is_used(offset) {
             self.remove_pages(offset, bytes);
         }
     }
 
-    /// Whether a reader has the block that begins here, by any of its claims.
-    fn is_held(&self, offset: u64) -> bool {
+    /// Whether tensors are in the block that begins here, by any of its claims.
+    fn is_used(&self, offset: u64) -> bool {
         self.claims()
-            .any(|claim| self.block_of_claim(claim).0 == offset && self.claim(claim).is_held())
+            .any(|claim| self.block_of_claim(claim).0 == offset && self.claim(claim).is_used())
+    }
+
+    /// Whether tensors of the worker's are in any block.
+    pub(super) fn has_local(&self) -> bool {
+        self.claims().any(|claim| self.claim(claim).is_local())
     }
 
     /// The word that says which process holds the pool.
@@ -367,9 +372,9 @@ impl Memory {
     }
 
     /// Clears a pool that is gone: batches that were sent and not read are lost, and all pages go back to the system except
-    /// those of blocks that a reader has. These follow as they are released.
-    pub(super) fn clear(&self) {
-        let held = self.claims().filter(|&claim| self.claim(claim).free_unless_held());
+    /// those of blocks that a reader has, or the worker, if it `lives`. These follow as they are released.
+    pub(super) fn clear(&self, lives: bool) {
+        let held = self.claims().filter(|&claim| self.claim(claim).free_unless_used(lives));
         let mut held: Vec<_> = held.map(|claim| self.block_of_claim(claim)).collect();
         held.sort_unstable();
         let mut begin = FIRST_BLOCK;

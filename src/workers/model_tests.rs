@@ -102,8 +102,25 @@ fn pages_are_given_back_by_one_side_at_least() {
             thread::spawn(move || shared.word().free(number, &shared.pool()))
         };
         shared.pool().set(Holder { process: 1, state: GONE });
-        let by_owner = !shared.word().free_unless_held();
+        let by_owner = !shared.word().free_unless_used(true);
         assert!(reader.join().unwrap() || by_owner);
+    });
+}
+
+#[test]
+fn a_claim_that_was_made_anew_is_not_ended_by_who_had_it_before() {
+    loom::model(|| {
+        let shared = Shared::new();
+        let number = shared.word().claim();
+        let late = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.word().free(number, &shared.pool()))
+        };
+        // The process that takes the pool over, while this one drops its tensor.
+        shared.word().free_unless_used(false);
+        let anew = shared.word().send();
+        late.join().unwrap();
+        assert!(shared.word().receive(anew));
     });
 }
 

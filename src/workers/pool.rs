@@ -81,8 +81,13 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// An empty one, for at most `limit` bytes. `InvalidInput` where they need 2^46 addresses; else errors of the system.
+    /// An empty one, for at most `limit` bytes. `InvalidInput` where they need 2^46 addresses, `Unsupported` where blocks would
+    /// not begin with pages; else errors of the system.
     pub fn new(limit: u64) -> io::Result<Pool> {
+        // SAFETY: the call takes no pointer.
+        if unsafe { libc::sysconf(libc::_SC_PAGESIZE) } != PAGE as libc::c_long {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "pages of other than 4 KiB"));
+        }
         let rounded =
             limit.checked_next_multiple_of(PAGE).and_then(|limit| limit.checked_mul(ROOM));
         let bytes = rounded.and_then(|bytes| bytes.checked_add(FIRST_BLOCK + PAGE));
@@ -123,7 +128,7 @@ impl Pool {
         memory.forget_pages();
         let (mut blocks, mut held, mut spare) = (Vec::new(), Vec::new(), Vec::new());
         for claim in memory.claims() {
-            let is_held = memory.claim(claim).free_unless_held();
+            let is_held = memory.claim(claim).free_unless_used(false);
             let (offset, bytes) = memory.block_of_claim(claim);
             match memory.life(claim) {
                 Some(life) if life.is_first && memory.contains(offset, bytes) => {

@@ -153,17 +153,18 @@ pub fn sweep() {
 }
 
 /// Closes a pool that nobody allocates from, and gives back its pages that are not in use; true if it is closed, false while
-/// someone allocates, or has just taken it over.
+/// someone allocates or has just taken it over, or its worker lives with tensors in it.
 fn close_if_ended(memory: &Memory) -> bool {
     let holder = memory.pool().get();
     match holder.state {
-        GONE => return true,
-        OPEN if !is_gone(holder.process) => return false,
+        GONE if holder == NOBODY || !memory.has_local() => return true,
+        // Of a worker that closed it, threads may go on.
+        OPEN | GONE if !is_gone(holder.process) => return false,
         _ => {}
     }
     let is_ours = memory.pool().take(holder, NOBODY);
     if is_ours {
-        memory.clear();
+        memory.clear(false);
     }
     is_ours
 }

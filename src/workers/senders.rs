@@ -60,6 +60,11 @@ pub fn is_started() -> bool {
     with_pool(|slot| slot.is_some())
 }
 
+/// Whether this process has a pool that was another worker's before.
+pub fn is_taken_over() -> bool {
+    with_pool(|slot| slot.as_ref().is_some_and(|pool| pool.file.is_none()))
+}
+
 /// Whether this address is in a block of the pool of this process.
 pub fn is_own(address: *const u8) -> bool {
     with_pool(|slot| slot.as_ref().is_some_and(|pool| pool.block_of(address).is_some()))
@@ -74,14 +79,20 @@ pub fn file() -> Option<Arc<OwnedFd>> {
     })
 }
 
-/// Ends the pool of this process: what was sent and not read is lost, what a reader has stays until it lets go. The rest of
-/// its memory goes back to the system, unless it is left for a worker that the reader forks.
+/// Ends the pool of this process: what was sent and not read is lost, what a reader or a thread of this process has stays
+/// until it lets go. The rest of its memory goes back to the system, unless it is left for a worker that the reader forks,
+/// as soon as no thread of this process has any.
 pub fn close(is_left: bool) {
     if let Some(pool) = with_pool(Option::take) {
-        let state = if is_left { LEFT } else { GONE };
-        pool.memory.pool().set(this_process(state));
-        if !is_left {
-            pool.memory.clear();
+        let memory = &pool.memory;
+        match is_left {
+            false => {
+                memory.pool().set(this_process(GONE));
+                memory.clear(true);
+            }
+            // Python waits for threads after this; the pool is taken over when the process has ended.
+            true if memory.has_local() => {}
+            true => memory.pool().set(this_process(LEFT)),
         }
     }
 }

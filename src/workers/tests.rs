@@ -163,6 +163,31 @@ fn a_closed_pool_keeps_a_block_until_its_last_claim_has_ended() {
 }
 
 #[test]
+fn a_closed_pool_keeps_what_threads_of_its_worker_have() {
+    for is_left in [false, true] {
+        with_pool(LIMIT, || {
+            let tensors = made(&[100, 200_000]);
+            tensors.iter().for_each(|tensor| paint(tensor, 6));
+            let message = message_of(&tensors[..1]);
+            let arrived = received(&message).unwrap();
+            let memory = mapped(&message.origin).unwrap();
+            close(is_left);
+            sweep();
+            assert!(pool::Pool::take_over(Arc::clone(&memory)).is_none(), "its worker lives");
+            drop(arrived);
+            assert!(tensors.iter().all(|tensor| is_painted(tensor, 6)));
+            let data = tensors[1].data_ptr();
+            drop(tensors);
+            if !is_left {
+                // SAFETY: in the mapping, which is kept here.
+                assert_eq!(unsafe { data.read() }, 0, "the last one gives the pages back");
+            }
+            memory.pool().set(pool::this_process(word::GONE));
+        });
+    }
+}
+
+#[test]
 fn a_pool_is_taken_over_with_its_blocks() {
     with_pool(LIMIT, || {
         let tensors = made(&[100_000, 200_000, 300_000]);
@@ -177,10 +202,11 @@ fn a_pool_is_taken_over_with_its_blocks() {
         assert!(pool::Pool::take_over(memory.clone()).is_none(), "once");
         assert_eq!(receive(&memory, &unread).unwrap_err(), Unread::Stale);
         // Free blocks with their pages, and not the one that is in use.
-        for size in [200_000, 300_000] {
-            assert!(!taken.allocate(size, LIMIT).unwrap().is_new);
-        }
-        assert!(taken.allocate(100_000, LIMIT).unwrap().is_new && is_painted(&arrived[0], 5));
+        let allocations =
+            [200_000, 300_000, 100_000].map(|size| taken.allocate(size, LIMIT).unwrap());
+        assert_eq!(allocations.map(|allocation| allocation.is_new), [false, false, true]);
+        assert!(is_painted(&arrived[0], 5));
+        allocations.iter().for_each(|allocation| taken.discard(allocation));
         memory.pool().set(pool::this_process(word::GONE));
     });
 }

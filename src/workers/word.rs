@@ -55,37 +55,42 @@ impl Word<'_> {
         self.0.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Ends the claim, which its holder alone may do. True: the pool is gone, and its pages have to be given back, by this
-    /// side or by the side that closed the pool. Neither side can miss the other.
+    /// Ends the claim, which its holder alone may do; one that has ended, or was made anew since, stays as it is. True: this
+    /// call ended it and the pool is gone, so that its pages have to be given back, by this side or by the side that closed
+    /// the pool. Neither side can miss the other.
     pub fn free(&self, number: u64, pool: &PoolWord<'_>) -> bool {
-        self.0.store(number << 2 | FREE, Ordering::Release);
+        let is_ended = self.exchange(number, HELD, FREE) || self.exchange(number, LOCAL, FREE);
         fence(Ordering::SeqCst);
-        pool.get().state == GONE
+        is_ended && pool.get().state == GONE
     }
 
-    /// Whether a reader has it; to be asked after [`Word::free`] by who ends another claim of the block.
-    pub fn is_held(&self) -> bool {
-        self.0.load(Ordering::Acquire) & 3 == HELD
+    /// Whether tensors are in the block by this claim, of the reader's or of the worker's; to be asked after [`Word::free`]
+    /// by who ends another claim of the block.
+    pub fn is_used(&self) -> bool {
+        matches!(self.0.load(Ordering::Acquire) & 3, HELD | LOCAL)
     }
 
-    /// Ends the claim of a worker that has ended, unless a reader has it, which the result says. It is also true where a reader
-    /// takes a message over during the call, even if the claim is free again by the end. Only the holder of the pool calls it.
-    pub fn free_unless_held(&self) -> bool {
+    /// Whether tensors of the worker's are.
+    pub fn is_local(&self) -> bool {
+        self.0.load(Ordering::Acquire) & 3 == LOCAL
+    }
+
+    /// Ends the claim of a worker that allocates no more, unless a reader has it, or the worker itself, if it `lives`, which
+    /// the result says. It is also true where a reader takes a message over during the call, even if the claim is free again
+    /// by the end. Only the holder of the pool calls it.
+    pub fn free_unless_used(&self, lives: bool) -> bool {
         let word = self.0.load(Ordering::Acquire);
         match word & 3 {
             HELD => true,
             // A reader may take it over meanwhile.
             SENT => !self.revoke(word >> 2),
-            LOCAL => {
-                self.0.store(word & !3 | FREE, Ordering::Release);
-                false
-            }
+            LOCAL => lives || !self.exchange(word >> 2, LOCAL, FREE),
             _ => false,
         }
     }
 }
 
-/// A worker allocates.
+/// A worker allocates, or it has ended without a word, or with tensors that its threads may still use.
 pub(super) const OPEN: u64 = 0;
 /// The worker has ended, and another one may take the pool over with its pages.
 pub(super) const LEFT: u64 = 1;

@@ -39,6 +39,19 @@ def torch_storage(nbytes: int) -> Any:
     return storages._new_shared(nbytes, device="cpu") if hasattr(storages, "_new_shared") else storages(nbytes, device="cpu")
 
 
+def pool_bytes() -> int:
+    """Bytes for the pools of all workers of a loader: half of the memory, and an eighth of the addresses that a process may have
+    (`ulimit -v`). A pool takes four addresses for each byte, in its worker and in the loop."""
+    found = memory() // 2
+    if sys.platform == "linux":
+        import resource
+
+        addresses = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if addresses != resource.RLIM_INFINITY:
+            found = min(found, addresses // 8)
+    return found
+
+
 @functools.lru_cache(maxsize=None)
 def memory(root: str = "/sys/fs/cgroup", groups: str = "/proc/self/cgroup") -> int:
     """Bytes of memory: the machine's, or the least that a control group of this process or one around it allows."""

@@ -153,7 +153,7 @@ def workers() -> str:
     if not hasattr(_windrow, "_start_pool"):
         return "new shared memory for each batch: this system has no memory that could be used again"
     counted = wr.stats()["workers"]
-    text = f"up to {_shared_memory.memory() / 2**31:.1f} GiB of memory that is used again, for all workers of a loader"
+    text = f"up to {_shared_memory.pool_bytes() / 2**30:.1f} GiB of memory that is used again, for all workers of a loader"
     if counted["batches"]:
         text += f"; {counted['batches']} batches, {counted['refused']} times more than the limit, {counted['locked_bytes']} bytes page-locked"
     return text

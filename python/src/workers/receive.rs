@@ -1,10 +1,11 @@
 //! Messages of workers to torch's tensors.
 #![allow(unsafe_code)] // A descriptor that was handed over.
 
+use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -58,7 +59,7 @@ pub(crate) fn _receive<'py>(
 }
 
 /// The memory of a worker's pool: mapped before, opened by the system's name for it, or by the descriptor that `file` gives and
-/// gives away, if it is not None. RuntimeError if none of these works.
+/// gives away, if it is not None. RuntimeError if none of these works, MemoryError where the process may not map it.
 fn mapped(origin: &Origin, file: &Bound<'_, PyAny>) -> PyResult<Arc<Memory>> {
     let py = file.py();
     if let Some(memory) = workers::mapped(origin) {
@@ -70,11 +71,17 @@ fn mapped(origin: &Origin, file: &Bound<'_, PyAny>) -> PyResult<Arc<Memory>> {
     };
     let gone = |why: String| {
         let process = origin.process;
-        let text = format!(
+        PyRuntimeError::new_err(format!(
             "a batch of the worker process {process} cannot be read: its memory is gone ({why})"
-        );
-        PyRuntimeError::new_err(text)
+        ))
     };
+    if refused.kind() == io::ErrorKind::OutOfMemory {
+        return Err(PyMemoryError::new_err(format!(
+            "a batch of the worker process {} cannot be read: no addresses for its pool ({refused}): raise `ulimit -v`, or pass \
+             workers_memory= a smaller number of bytes",
+            origin.process
+        )));
+    }
     if file.is_none() {
         return Err(gone(refused.to_string()));
     }

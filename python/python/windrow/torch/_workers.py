@@ -23,7 +23,7 @@ import torch.utils.data
 from torch.multiprocessing import reductions
 
 from windrow import _windrow
-from windrow._shared_memory import memory
+from windrow._shared_memory import pool_bytes
 from windrow.torch._shared import in_worker_process, share, share_bytes
 from windrow.torch._transfer import is_plain, map_tensors, tensors_of
 
@@ -65,20 +65,27 @@ class Pool:
         done here: where the queue pickles, in a thread of its own, an error is printed, the batch is lost, and the loop waits
         for it without end."""
         parcel = _windrow._Parcel()
+        # Kept, so that no other tensor takes the id of one.
+        positions = {}
 
-        def reduce(tensor: torch.Tensor) -> Any:
+        def add(tensor: torch.Tensor) -> Any:
             position = parcel.add(tensor, True)
+            positions[id(tensor)] = tensor, position
+            return _tensor, (position,)
+
+        def place(tensor: torch.Tensor) -> Any:
+            _, position = positions.get(id(tensor), (None, None))
             return _reduce_by_torch(tensor) if position is None else (_tensor, (position,))
 
-        data = io.BytesIO()
-        pickler: Any = reduction.ForkingPickler(data)
-        pickler.dispatch_table = {**pickler.dispatch_table, torch.Tensor: reduce}
-        pickler.dump(batch)
+        tree = _pickled(batch, add)
         sent = parcel.send(self.limit)
         if sent is None:
             self._warn()
             return batch
-        return _Message(sent, data.getvalue())
+        # Torch's own way takes a descriptor, which nobody gives back if the pickle is not sent, so it waits for the pool's answer.
+        if any(position is None for _, position in positions.values()):
+            tree = _pickled(batch, place)
+        return _Message(sent, tree)
 
     def moved(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy in the pool of a tensor that is plain memory; any other tensor, and one that the pool has no room for, as it
@@ -98,6 +105,15 @@ class Pool:
 
     def _warn(self) -> None:
         _warn(f"more than {self.limit} bytes are in use")
+
+
+def _pickled(batch: Any, reduce: Any) -> bytes:
+    """A batch as torch's queue pickles it, but for its tensors."""
+    data = io.BytesIO()
+    pickler: Any = reduction.ForkingPickler(data)
+    pickler.dispatch_table = {**pickler.dispatch_table, torch.Tensor: reduce}
+    pickler.dump(batch)
+    return data.getvalue()
 
 
 class _Message:
@@ -181,7 +197,9 @@ def _warn(reason: str) -> None:
 def _reduce(tensor: torch.Tensor) -> Any:
     """A tensor that is sent by itself: one of this worker's pool as a message, any other as torch does."""
     parcel = _windrow._Parcel()
-    sent = None if parcel.add(tensor, False) is None else parcel.send(0)
+    # Of a pool that was taken over only the loop has the memory, and this tensor may be for another process.
+    may_send = not _windrow._is_pool_taken_over() and parcel.add(tensor, False) is not None
+    sent = parcel.send(0) if may_send else None
     return _reduce_by_torch(tensor) if sent is None else (receive_one, (sent.take(), _file()))
 
 
@@ -201,9 +219,9 @@ def _offer(file: int, process: int) -> Any:
 
 
 def default_limit() -> int:
-    """Half of the memory that this process may use, divided among the workers of its loader."""
+    """The bytes for pools that this process may use, divided among the workers of its loader."""
     worker = torch.utils.data.get_worker_info()
-    return memory() // 2 // max(1, worker.num_workers if worker else 1)
+    return pool_bytes() // max(1, worker.num_workers if worker else 1)
 
 
 # --------------------------------------------------------------------------------------------------- the other side
