@@ -153,6 +153,12 @@ moves = functools.partial(table_and_losses, kind="moves", caches="Calls are time
 quantise = functools.partial(table_and_losses, kind="quantise", caches="Caches are cold")
 
 
+def below(target):
+    """A missed ratio, with a third decimal where two would show the target."""
+    short = f"{target['ratio']:.2f}"
+    return f"{target['ratio']:.3f}" if float(short) == target["at_least"] else short
+
+
 def losses(path, report, kind="host"):
     """Every contender that was faster, or that windrow did not have to meet."""
     report = only(report, kind)
@@ -162,7 +168,7 @@ def losses(path, report, kind="host"):
         for result in results.losses(entry)
     ]
     missed = [
-        f"- {entry['title']}, {results.layout(entry)}: {target['peer']} / {target['ours']} is {target['ratio']:.2f}, wanted {target['at_least']}."
+        f"- {entry['title']}, {results.layout(entry)}: {target['peer']} / {target['ours']} is {below(target)}, wanted {target['at_least']}."
         for entry in report["workloads"]
         for target in entry.get("targets", [])
         if target["ratio"] is not None and target["ratio"] < target["at_least"]
