@@ -52,8 +52,8 @@ SOURCES := Cargo.toml Cargo.lock python/Cargo.toml python/pyproject.toml $(shell
 	python/python kernels build build.rs -name '*.rs' -o -name '*.cu*' -o -name '*.py' -o -name '*.pyi' -o -name py.typed)
 
 # What the longest step of a first build does; cargo prints nothing meanwhile.
-ANNOUNCE_KERNELS = echo "Building the wheel: about a minute on two cores." && ls target/kernels/*.fatbin >/dev/null 2>&1 || \
-	echo "The CUDA kernels take three to six more, once, with or without a GPU here: nvcc compiles them for sm_80, 90, 100 and 120." \
+ANNOUNCE_KERNELS = echo "Building the wheel: about two minutes on two cores." && ls target/kernels/*.fatbin >/dev/null 2>&1 || \
+	echo "The CUDA kernels take two to ten more, once, with or without a GPU here: nvcc compiles them for sm_80, 90, 100 and 120." \
 		"WINDROW_CUDA_ARCHS=90 is for one of these alone."
 
 # Packages that not every platform has a wheel for: without one the rest still runs.
@@ -72,7 +72,7 @@ demo: $(VENV)/.demo $(VENV)/.windrow
 test: announce-test test-host test-device test-python
 
 announce-test:
-	@echo "make test: test-host, test-device, test-python; about 18 minutes on two cores after make demo, 4 more before it."
+	@echo "make test: test-host, test-device, test-python; 14 to 31 minutes on two cores after make demo, longer before it."
 	@echo "Left out: make test-slow (processes, whole programs), test-package, test-short, lint. Nothing needs a GPU."
 
 # Without a driver, so that every test of a device says SKIP: those are of test-simulated.
