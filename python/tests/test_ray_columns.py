@@ -294,9 +294,9 @@ def test_it_pickles():
 
 def test_out_on_a_device(any_driver):
     collate = windrow.ray.GatherCollate({"ids": wr.Pad(value=-1)}, "cuda", columns=["ids"])
-    name, batch, _ = next(iter(collate.batches(batch_of(), "cuda")))
-    assert (name, batch.device) == ("ids", "cuda:0")
-    assert_same(wr.stack(batch.data, device="cpu").numpy(), oracle.pad(rows_of()[1:], "int32", -1).data)
+    name, fields, _ = next(iter(collate.results(batch_of(), "cuda")))
+    assert (name, fields[0][0], fields[0][1].device) == ("ids", "ids", "cuda:0")
+    assert_same(wr.stack(fields[0][1], device="cpu").numpy(), oracle.pad(rows_of()[1:], "int32", -1).data)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="SKIP: there is a device")
@@ -453,4 +453,6 @@ def test_bad_arguments():
     refusal(lambda: windrow.ray.GatherCollate()([1, 2]), TypeError, "pyarrow.Table")
     refusal(lambda: windrow.ray.GatherCollate()(pa.table({"y": pa.array([], pa.int64())})), ValueError, "column 'y'")
     batch = pa.table({"a": [[1], [2]], "a_lengths": [1, 2]})
-    refusal(lambda: windrow.ray.GatherCollate({"a": wr.Pad()})(batch), ValueError, "two results", "'a_lengths'")
+    for call in (windrow.ray.GatherCollate({"a": wr.Pad()}), lambda batch: windrow.ray.pack(batch, {"a": wr.Pad()})):
+        for names in (["a", "a_lengths"], ["a_lengths", "a"]):
+            refusal(lambda: call(batch.select(names)), ValueError, "two results", "'a_lengths'")

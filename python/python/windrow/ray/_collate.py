@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, Iterator, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
 import torch
 from ray.data.collate_fn import ArrowBatchCollateFn, NumpyBatchCollateFn
@@ -21,8 +21,9 @@ class Gather:
         self.columns = None if columns is None else tuple(columns)
         _leaves.check(spec)
 
-    def batches(self, batch: Any, device: Any) -> Iterator[Tuple[str, wr.Batch, Dict[str, Any]]]:
-        """Name, batch and arguments of each column, one call of the engine each."""
+    def results(self, batch: Any, device: Any) -> Iterator[Tuple[str, List[Tuple[str, wr.Tensor]], Dict[str, Any]]]:
+        """Name, named results and arguments of each column, one call of the engine each; ValueError for two results of one name."""
+        taken: Set[str] = set()
         columns = columns_of(batch, self.columns)
         specs = _leaves.chosen(self.spec, list(columns), "column")
         for (name, samples), spec in zip(columns.items(), specs):
@@ -31,8 +32,12 @@ class Gather:
                 if kwargs["device"] == "pinned":
                     kwargs["device"] = None
                     kwargs["out"] = _pinned(samples, spec, kwargs)
-                result = getattr(wr, spec.form)(samples, **kwargs)
-            yield name, result, kwargs
+                fields = named_fields(name, getattr(wr, spec.form)(samples, **kwargs))
+            for key, _ in fields:
+                if key in taken:
+                    raise ValueError(f"two results are named {key!r}; rename a column (Dataset.rename_columns)")
+                taken.add(key)
+            yield name, fields, kwargs
 
     def __call__(self, batch: Any) -> Dict[str, torch.Tensor]:
         """A ``pyarrow.Table`` or a dict of NumPy arrays to a dict of tensors."""
@@ -42,12 +47,9 @@ class Gather:
 
             device = get_device()
         tensors: Dict[str, torch.Tensor] = {}
-        for name, result, kwargs in self.batches(batch, device):
+        for name, fields, kwargs in self.results(batch, device):
             out = kwargs.get("out")
-            fields = named_fields(name, result)
             for key, field in fields:
-                if key in tensors:
-                    raise ValueError(f"two results are named {key!r}; rename a column (Dataset.rename_columns)")
                 if out is None:
                     tensors[key] = field.torch()
                 else:

@@ -12,7 +12,6 @@ from torch.utils.dlpack import from_dlpack
 
 import windrow as wr
 from windrow._layout import plain_tree
-from windrow._leaves import named_fields
 from windrow.packed import PlannedPack
 from windrow.ray._collate import Gather
 
@@ -37,10 +36,13 @@ def pack(batch: Any, spec: Any = None, *, columns: Optional[Iterable[str]] = Non
     Returns:
         pyarrow.Table: one row: ``windrow_header``, the `windrow.Layout` of a dict of the tensors as JSON,
         and ``windrow_arena``, their bytes.
+
+    Raises:
+        ValueError, KeyError, TypeError, DTypeError, ShapeError: as `GatherCollate` does, two results of one name included.
     """
     tensors: Dict[str, wr.Tensor] = {}
-    for name, result, _ in Gather(spec, columns=columns).batches(batch, None):
-        tensors.update(named_fields(name, result))
+    for _, fields, _ in Gather(spec, columns=columns).results(batch, None):
+        tensors.update(fields)
     plan = PlannedPack(tensors, _ALIGN)
     used = plan.layout.nbytes
     size = -(-used // _ALIGN) * _ALIGN
