@@ -451,6 +451,7 @@ def test_bad_arguments():
     refusal(lambda: collate(batch_of()), ValueError, "'idz' matches no column", "'ids', 'image', 'y'")
     refusal(lambda: windrow.ray.GatherCollate(columns=["z"])(batch_of()), KeyError, "'z'", "'ids'")
     refusal(lambda: windrow.ray.GatherCollate()([1, 2]), TypeError, "pyarrow.Table")
+    refusal(lambda: windrow.ray.GatherCollate(columns="ids"), TypeError, "a list of names, got 'ids'; give \\['ids'\\]")
     refusal(lambda: windrow.ray.GatherCollate()(pa.table({"y": pa.array([], pa.int64())})), ValueError, "column 'y'")
     batch = pa.table({"a": [[1], [2]], "a_lengths": [1, 2]})
     for call in (windrow.ray.GatherCollate({"a": wr.Pad()}), lambda batch: windrow.ray.pack(batch, {"a": wr.Pad()})):

@@ -16,6 +16,8 @@ class Gather:
     """Holds arguments only, so that it pickles and threads may share it."""
 
     def __init__(self, spec: Any = None, device: Any = None, *, columns: Optional[Iterable[str]] = None) -> None:
+        if isinstance(columns, str):
+            raise TypeError(f"columns must be a list of names, got {columns!r}; give [{columns!r}]")
         self.spec = spec
         self.device = device
         self.columns = None if columns is None else tuple(columns)
@@ -102,6 +104,7 @@ class GatherCollate(Gather, ArrowBatchCollateFn):
         ShapeError: when called, for rows of several shapes in a column that is stacked.
         ValueError: when called, for a spec that matches no column, and for two results of one name.
         KeyError: when called, for a name in ``columns`` that is not a column.
+        TypeError: for a str as ``columns``.
         CudaUnavailable: when called, without the device that was asked for.
 
     Example:
