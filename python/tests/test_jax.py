@@ -317,6 +317,10 @@ def test_errors_name_the_leaf():
 @pytest.mark.parametrize("name", ["out", "stream", "copy"])
 def test_arguments_that_jax_has_no_use_for(name):
     refusal(lambda: windrow.jax.collate([1, 2], **{name: None}), TypeError, name)
+    for form in (windrow.jax.stack, windrow.jax.concat, windrow.jax.pad, windrow.jax.ragged):
+        refusal(lambda: form([np.ones(2)] * 2, **{name: None}), TypeError, f"{name}=")
+    if name != "stream":
+        refusal(lambda: windrow.jax.collate([{"a": np.ones(2)}] * 2, {"a": wr.Stack(**{name: None})}), TypeError, f"{name}= is not for JAX")
 
 
 # Documentation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable
+from typing import Any, Dict, Iterable, Mapping
 
 import jax
 
@@ -40,7 +40,7 @@ def collate(samples: Iterable[Any], spec: Any = None, *, sep: str = ".", device:
     Raises:
         ValueError: for a sample whose tree differs from the first one's, with its position; for a spec
             that names no leaf; for offsets beyond 32 bits without ``jax_enable_x64``.
-        TypeError: for a container that is not a pytree, with the cure; for ``out``, ``stream`` or ``copy``.
+        TypeError: for a container that is not a pytree, with the cure; for ``out``, ``stream`` or ``copy``, in a spec too.
         ShapeError, DTypeError, LayoutError: as for `windrow.collate`, with ``.path``.
 
     Example:
@@ -49,13 +49,13 @@ def collate(samples: Iterable[Any], spec: Any = None, *, sep: str = ".", device:
         >>> batch[0].data.tolist(), batch[0].offsets.tolist(), batch[1]["x"].tolist()
         ([0, 1, 0, 1, 2], [0, 2, 5], [1, 2])
     """
-    for name in ("out", "stream", "copy"):
-        if name in common:
-            raise TypeError(f"{name}= is not for JAX: its arrays do not change, and it orders its own streams")
+    _refuse(common)
     _leaves.check(spec, takes_lists=True)
     columns, tree = flatten(samples, sep)
     paths, texts = _leaves.told_apart(columns[0])
     specs = dict(zip(paths, _leaves.chosen(spec, paths, "leaf", texts)))
+    for leaf in specs.values():
+        _refuse(leaf.kwargs)
     batches = wr.collate(columns, specs if spec is not None else None, sep=sep, **common)
     for path, batch in batches.items():
         if not isinstance(batch, wr.Batch) and path not in texts and not isinstance(specs[path], wr.List):
@@ -70,6 +70,13 @@ def collate(samples: Iterable[Any], spec: Any = None, *, sep: str = ".", device:
         longest = batches[path].max_length
         leaves[path] = placed["data"] if placed.keys() == {"data"} else JaxBatch(**placed, max_length=longest)
     return jax.tree_util.tree_unflatten(tree, [leaves[path] for path in columns[0]])
+
+
+def _refuse(arguments: Mapping[str, Any]) -> None:
+    """TypeError for an argument by which later writes would reach an array, or that names a stream."""
+    for name in ("out", "stream", "copy"):
+        if name in arguments:
+            raise TypeError(f"{name}= is not for JAX: its arrays do not change, and it orders its own streams")
 
 
 def stack(samples: Iterable[Any], *, sep: str = ".", device: Any = None, **options: Any) -> Any:
