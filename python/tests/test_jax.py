@@ -288,7 +288,10 @@ def test_trees_that_differ():
     trees = [{"a": 1, "b": 2}, {"a": 1, "b": 2}, {"a": 1}]
     refusal(lambda: windrow.jax.collate(trees), ValueError, "sample 2", "differs from sample 0's", "b")
     refusal(lambda: windrow.jax.collate([{"a": [1]}, {"a": (1,)}]), ValueError, "sample 1")
-    refusal(lambda: windrow.jax.collate([{"a": 1}, {"a": None}]), (ValueError, TypeError), "sample 1")
+    refusal(lambda: windrow.jax.collate(trees), ValueError, index=2, path="")
+    for node in (None, [1.0, 1.0], (1,), {"b": 1}):
+        got = f"sample 1: .* {type(node).__name__} at 'a' in place of a leaf"
+        refusal(lambda: windrow.jax.collate([{"a": np.ones(2)}, {"a": node}]), ValueError, got, index=1, path="a")
     refusal(lambda: windrow.jax.collate([]), ValueError, "empty")
 
 

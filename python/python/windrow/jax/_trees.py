@@ -59,7 +59,11 @@ def flatten(samples: Iterable[Any], sep: str) -> Tuple[List[Dict[str, Any]], Any
         try:
             leaves = tree.flatten_up_to(sample)
         except (ValueError, TypeError) as error:
-            raise ValueError(f"sample {index}: its tree differs from sample 0's: {error}") from error
+            raise located(ValueError(f"sample {index}: its tree differs from sample 0's: {error}"), index, "") from error
+        if not jax.tree_util.all_leaves(leaves):
+            path, node = next((path, leaf) for path, leaf in zip(paths, leaves) if not jax.tree_util.all_leaves([leaf]))
+            text = f"sample {index}: its tree differs from sample 0's: {type(node).__name__} at {path!r} in place of a leaf"
+            raise located(ValueError(text), index, path)
         columns.append(dict(zip(paths, leaves)))
     return columns, tree
 
