@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections.abc
-from numbers import Number
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
 import windrow as wr
@@ -130,7 +129,8 @@ def _without_lists(rows: List[Any], path: str) -> List[Any]:
             got = " and ".join(map(str, sorted(set(map(len, lists)))))
             raise refusal(wr.ShapeError, index, path, "nested lists of one length", f"{got} items")
     kinds = {type(item) for array in arrays for item in array.flat}
-    if all(array.ndim == 1 for array in arrays) or not all(issubclass(kind, (Number, np.generic)) for kind in kinds):
+    real = (int, float, np.bool_, np.integer, np.floating)
+    if all(array.ndim == 1 for array in arrays) or not all(issubclass(kind, real) for kind in kinds):
         return rows
     are_floats = any(issubclass(kind, (float, np.floating)) for kind in kinds)
     dtype = "float32" if are_floats else "bool" if kinds and kinds <= {bool, np.bool_} else "int64"
