@@ -98,6 +98,12 @@ def test_labels_that_the_first_sequence_lacks():
     assert pack_rows(none, [[0, 1]], max_tokens=4, return_tensors="np")["labels"].tolist() == [[-100, 2, -100, 2]]
 
 
+def test_a_label_of_the_whole_sequence_is_not_read():
+    samples = [{"input_ids": [1, 2], "labels": [7, 8], "label": 0}]
+    for batch in (pack_tokens(samples, return_tensors="np"), pack_rows(samples, [[0]], max_tokens=2, return_tensors="np")):
+        assert batch["labels"].tolist() == [[-100, 8]]
+
+
 def test_a_plan_of_a_column():
     pa = pytest.importorskip("pyarrow", reason="SKIP: pyarrow is not installed")
     batch = pack_rows([[1, 2], [3]], pa.array([[1, 0]]), max_tokens=4, return_tensors="np")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Sequence,
 
 from windrow import _windrow
 from windrow._fields import check, give
-from windrow._padding import features_of, is_mapping, result_keys, rows_of
+from windrow._padding import features_of, is_mapping, rows_of
 from windrow._worker_results import for_workers
 from windrow.plan import int_of
 
@@ -61,9 +61,8 @@ def pack_tokens(
     """
     check(return_tensors)
     features = features_of(features)
-    names = result_keys(features)
     ids, labels, positions, index, boundaries, longest = _windrow._pack_columns(
-        features, "input_ids", names.get("labels"), separator_id, position_ids_start, return_seq_idx
+        features, "input_ids", _labels_of(features), separator_id, position_ids_start, return_seq_idx
     )
     result = {
         "input_ids": give(ids, return_tensors),
@@ -137,13 +136,18 @@ def pack_rows(
     columns = _windrow._pack_rows_of(
         features,
         "input_ids",
-        result_keys(features).get("labels"),
+        _labels_of(features),
         rows,
         limit,
         (pad_token_id, label_pad_token_id, separator_id),
     )
     names = ("input_ids", "labels", "position_ids", "segment_ids", "cu_seqlens")
     return {name: give(column, return_tensors) for name, column in zip(names, columns)}
+
+
+def _labels_of(features: Sequence[Any]) -> Optional[str]:
+    """The key of the labels; None if the first of the features has none. A ``label`` is that of a whole sequence, and is not read."""
+    return None if features[0].get("labels") is None else "labels"
 
 
 def _picked(samples: Sequence[Any], plan: Iterable[Iterable[int]]) -> Tuple[List[int], List[Any]]:

@@ -57,8 +57,11 @@ def features_of(features: Any) -> Sequence[Mapping[str, Any]]:
 
 
 def result_keys(features: Sequence[Mapping[str, Any]]) -> Dict[str, str]:
-    """Keys of the result to keys of the features, but for entries that are None in the first: ``label`` becomes ``labels``."""
+    """Keys of the result to keys of the features, but for entries that are None in the first: ``label`` becomes ``labels``. ValueError for
+    features of both."""
     keys: List[str] = [key for key in features[0] if features[0][key] is not None]
+    if "label" in keys and "labels" in keys:
+        raise located(ValueError("sample 0: 'label' and 'labels' both become 'labels'; rename or drop one"), 0, "labels")
     return {("labels" if key == "label" else key): key for key in keys}
 
 

@@ -83,7 +83,7 @@ def pad_tokens(
         KeyError: an entry is missing.
         TypeError: a dict of columns in place of the list, or a sample that is no mapping.
         DTypeError: a number is beyond int64.
-        ValueError: there are no features, or an argument is wrong.
+        ValueError: there are no features, the first has both ``label`` and ``labels``, or an argument is wrong.
 
     Example:
         >>> from windrow.sequence import pad_tokens
