@@ -214,6 +214,7 @@ classes = sequence.DataCollatorForTokenClassification(sequence.TokenizerNumbers(
         (lambda: pad_tokens(features(), padding=False), wr.ShapeError, "input_ids.*; padding=True pads to the longest"),
         (lambda: pad_tokens([{"input_ids": np.ones((1, n), int)} for n in (2, 3)]), wr.ShapeError, "; the entries of a key differ in length"),
         (lambda: pad_tokens([{"input_ids": [1]}, {"input_ids": None}]), TypeError, 'sample 1 at "input_ids": .* got NoneType$'),
+        (lambda: pad_tokens([{"input_ids": None}]), TypeError, 'sample 0 at "input_ids": .* got NoneType$'),
         (lambda: pad_tokens([{"input_ids": [1], "labels": [1], "label": 7}]), ValueError, "sample 0: 'label' and 'labels' both become 'labels'"),
         (lambda: pad_tokens([{"input_ids": [1], "x": [[decimal.Decimal("1.5")]]}]), TypeError, 'sample 0 at "x": .* got list at position 0'),
         (lambda: pad_tokens([{"input_ids": [1], "x": [[1j]]}]), TypeError, 'sample 0 at "x": .* got list at position 0'),

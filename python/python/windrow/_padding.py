@@ -53,6 +53,8 @@ def features_of(features: Any) -> Sequence[Mapping[str, Any]]:
         raise TypeError(f'sample 0: expected a mapping with "input_ids", got {type(first).__name__}; {hint}')
     if "input_ids" not in first:
         raise located(KeyError("sample 0: the key 'input_ids' is missing"), 0, "input_ids")
+    if first["input_ids"] is None:
+        raise refusal(TypeError, 0, "input_ids", "a list of tokens, or an array-like", "NoneType")
     return samples
 
 
