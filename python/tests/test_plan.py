@@ -193,6 +193,16 @@ def test_batch_samplers_in_a_loader():
         sampler.set_epoch(-1)
 
 
+class NoIndex:
+    """An object that is no int though it has the method, as `torch.tensor(8.0)`."""
+
+    def __index__(self):
+        raise TypeError("only integer tensors")
+
+    def __repr__(self):
+        return "NoIndex()"
+
+
 @pytest.mark.parametrize(
     "call, error, text",
     [
@@ -207,6 +217,7 @@ def test_batch_samplers_in_a_loader():
         (lambda: plan.pack([1.5], 8), TypeError, "lengths[0]=1.5; lengths are ints"),
         (lambda: plan.pack([1], 8.0), TypeError, "max_tokens must be an int, got 8.0"),
         (lambda: plan.pack([1], True), TypeError, "max_tokens must be an int, got True"),
+        (lambda: plan.pack([1], NoIndex()), TypeError, "max_tokens must be an int, got NoIndex()"),
         (lambda: plan.pack([1], 2**63), ValueError, f"max_tokens={2**63} is beyond 63 bits"),
         (lambda: plan.pack([1], 8, max_sequences=1.5), TypeError, "max_sequences must be an int, got 1.5"),
         (lambda: plan.pack([1], 8, how=None), TypeError, "how must be a string, got None"),

@@ -38,9 +38,12 @@ class Rows(List[List[int]]):
 
 def int_of(name: str, value: Any, least: int = 1, bits: int = 63) -> int:
     """An argument as an int from `least` on, below 2**bits; TypeError for what is no int, as a bool, ValueError for another one."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except (TypeError, RuntimeError):  # RuntimeError: a tensor without memory.
+        number = None
+    if number is None:
         raise TypeError(f"{name} must be an int, got {value!r}")
-    number = operator.index(value)
     if number < least:
         raise ValueError(f"{name} must be at least {least}, got {number}")
     if number >= 2**bits:
