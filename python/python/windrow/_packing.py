@@ -51,7 +51,7 @@ def pack_tokens(
         DeviceError: they are in several places.
         KeyError: an entry is missing, or the first sequence has no labels and a later one has.
         TypeError: as for `pad_tokens`.
-        ValueError: there are no features, or more than 2^31 - 1 tokens.
+        ValueError: there are no features, more than 2^31 - 1 tokens, or an argument is beyond int64.
 
     Example:
         >>> from windrow.sequence import pack_tokens
@@ -61,8 +61,9 @@ def pack_tokens(
     """
     check(return_tensors)
     features = features_of(features)
+    separator, start = _int64("separator_id", separator_id), _int64("position_ids_start", position_ids_start)
     ids, labels, positions, index, boundaries, longest = _windrow._pack_columns(
-        features, "input_ids", _labels_of(features), separator_id, position_ids_start, return_seq_idx
+        features, "input_ids", _labels_of(features), separator, start, return_seq_idx
     )
     result = {
         "input_ids": give(ids, return_tensors),
@@ -114,8 +115,8 @@ def pack_rows(
         IndexError: the plan names a sample that does not exist.
         TypeError: an index is not an int, or a dict of columns in place of the list.
         KeyError: an entry is missing, or the first sequence of the plan has no labels and a later one has.
-        ValueError: a row is longer than ``max_tokens``, no ``max_tokens`` is known, the plan is empty, or there are more than 2^31 - 1
-            tokens.
+        ValueError: a row is longer than ``max_tokens``, no ``max_tokens`` is known, the plan is empty, there are more than 2^31 - 1
+            tokens, or an argument is beyond int64.
         ShapeError, DTypeError, DeviceError: as for `pack_tokens`; ``index`` is the position in the order of the plan.
 
     Example:
@@ -131,18 +132,21 @@ def pack_rows(
     if limit is None:
         raise ValueError("max_tokens= is needed: only the whole plan of windrow.plan.pack has one, and no part of it and no other list")
     limit = int_of("max_tokens", limit)
+    pads = (
+        _int64("pad_token_id", pad_token_id),
+        _int64("label_pad_token_id", label_pad_token_id),
+        _int64("separator_id", separator_id),
+    )
     rows, picked = _picked(rows_of(samples), plan)
     features = features_of(picked)
-    columns = _windrow._pack_rows_of(
-        features,
-        "input_ids",
-        _labels_of(features),
-        rows,
-        limit,
-        (pad_token_id, label_pad_token_id, separator_id),
-    )
+    columns = _windrow._pack_rows_of(features, "input_ids", _labels_of(features), rows, limit, pads)
     names = ("input_ids", "labels", "position_ids", "segment_ids", "cu_seqlens")
     return {name: give(column, return_tensors) for name, column in zip(names, columns)}
+
+
+def _int64(name: str, value: Any) -> int:
+    """An argument as an int of 64 bits; TypeError or ValueError as `int_of`."""
+    return int_of(name, value, -(2**63))
 
 
 def _labels_of(features: Sequence[Any]) -> Optional[str]:
