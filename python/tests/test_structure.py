@@ -188,6 +188,7 @@ def test_what_graphs_are_joined_by():
     for name, how in (("num_nodes", {"num_nodes": lambda graph: 2.9}), ("increments", {"increments": {"e": lambda graph: 2.7}})):
         refusal(lambda: concat_graphs([graph, graph], **how), TypeError, f"sample 0: {name} gives 2.. in place of an int", index=0)
     refusal(lambda: concat_graphs([graph], num_nodes=lambda graph: torch.tensor(3.0)), TypeError, "sample 0: num_nodes gives tensor")
+    refusal(lambda: concat_graphs([graph, graph], num_nodes=[3]), TypeError, r"num_nodes must be a key or a function of a graph, got \[3\]")
     whole = concat_graphs([graph] * 2, num_nodes=lambda graph: torch.tensor(3), increments={"e": lambda graph: np.int64(4)})
     assert whole["e"].tolist() == [1, 5]
     for name in ("increments", "cat_dims"):

@@ -132,7 +132,7 @@ def concat_graphs(
             fit their dtype; on a device, floats that have to be raised.
         DeviceError: entries are on several devices.
         KeyError: an entry is missing.
-        TypeError: a graph is not a mapping, or a function gives no int.
+        TypeError: a graph is not a mapping, ``num_nodes`` is neither a key nor a function, or a function gives no int.
         ValueError: there are no graphs, a number of nodes is negative, ``cat_dims`` or ``increments`` have a key that the first graph has
             not, or ``follow_batch`` gives the name of an entry.
 
@@ -157,6 +157,8 @@ def concat_graphs(
         raise ValueError(f"follow_batch gives {taken[0]!r}, which is an entry of the graphs: rename theirs")
     dims = {key: (cat_dims or {}).get(key, -1 if _is_index(key) else 0) for key in keys}
     steps = {key: how for key in keys if (how := _steps_of(key, graphs, increments or {})) is not None}
+    if not isinstance(num_nodes, str) and not callable(num_nodes):
+        raise TypeError(f"num_nodes must be a key or a function of a graph, got {num_nodes!r}")
     nodes = _whole("num_nodes", num_nodes, graphs) if callable(num_nodes) else num_nodes
     try:
         joined = _windrow._join_graphs(graphs, dims, steps, nodes, list(follow_batch))
