@@ -191,6 +191,8 @@ def test_what_graphs_are_joined_by():
     refusal(lambda: concat_graphs([graph, graph], num_nodes=[3]), TypeError, r"num_nodes must be a key or a function of a graph, got \[3\]")
     whole = concat_graphs([graph] * 2, num_nodes=lambda graph: torch.tensor(3), increments={"e": lambda graph: np.int64(4)})
     assert whole["e"].tolist() == [1, 5]
+    for raised, error in (("foo", ValueError), (2**63, ValueError), (1.5, TypeError)):
+        refusal(lambda: concat_graphs([graph], increments={"e": raised}), error, rf"increments\['e'\].*{raised}")
     for name in ("increments", "cat_dims"):
         refusal(lambda: concat_graphs([graph] * 2, **{name: {"edge": 1}}), ValueError, f"{name} has 'edge', which sample 0 has not")
     refusal(lambda: concat_graphs([{**graph, "x_ptr": 1}] * 2, follow_batch=["x"]), ValueError, "follow_batch gives 'x_ptr'")

@@ -17,6 +17,7 @@ from windrow._fields import check, column_of, give, numpy, refusal, row, with_hi
 from windrow._flattener import located
 from windrow._padding import rows_of
 from windrow._worker_results import for_workers
+from windrow.plan import int_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -134,7 +135,7 @@ def concat_graphs(
         KeyError: an entry is missing.
         TypeError: a graph is not a mapping, ``num_nodes`` is neither a key nor a function, or a function gives no int.
         ValueError: there are no graphs, a number of nodes is negative, ``cat_dims`` or ``increments`` have a key that the first graph has
-            not, or ``follow_batch`` gives the name of an entry.
+            not, ``follow_batch`` gives the name of an entry, or an increment is beyond int64 or another text than ``"num_nodes"``.
 
     Example:
         >>> import numpy as np
@@ -186,7 +187,11 @@ def _steps_of(
         increment = increments[key]
         if callable(increment):
             return _whole("increments", increment, graphs[:-1])
-        return "nodes" if increment == "num_nodes" else [increment] * (len(graphs) - 1)  # type: ignore[list-item]
+        if increment == "num_nodes":
+            return "nodes"
+        if isinstance(increment, str):
+            raise ValueError(f"increments[{key!r}] must be 'num_nodes', an int or a function of the graph, got {increment!r}")
+        return [int_of(f"increments[{key!r}]", increment, -(2**63))] * (len(graphs) - 1)
     if "batch" in key and not isinstance(graphs[0][key], (int, float)):
         return "ends"
     return "nodes" if _is_index(key) else None
