@@ -168,6 +168,10 @@ def test_seeds(kind):
     assert_same(asked, sequence.DataCollatorForLanguageModeling(tokenizer(), seed=2, return_tensors=other)(rows))
 
 
+def test_shares_that_are_rounded_up():
+    """The share of what is left, 0.1 / (1 - 0.9), is above 1."""
+    collate = sequence.DataCollatorForLanguageModeling(tokenizer(), mask_replace_prob=0.9, random_replace_prob=0.1, return_tensors="np")
+    assert collate([[5, 6]])["labels"].shape == (1, 2)
 @KINDS
 @SIDES
 def test_whole_words(kind, side):

@@ -81,7 +81,8 @@ def mask(collator: Any, ids: Any, special: Any, offsets: Any, source: Any) -> Tu
     replaced = source.chosen(float(collator.mask_replace_prob), ids.shape) & chosen
     if collator.mask_replace_prob == 1 or collator.random_replace_prob == 0:
         return chosen, replaced, None, None
-    share = collator.random_replace_prob / (1 - collator.mask_replace_prob)
+    # 0.1 / (1 - 0.9) is above 1.
+    share = min(1.0, collator.random_replace_prob / (1 - collator.mask_replace_prob))
     others = source.chosen(share, ids.shape) & chosen & ~replaced
     return chosen, replaced, others, source.words(others, len(collator.tokenizer))
 
