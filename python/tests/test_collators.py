@@ -190,7 +190,8 @@ def test_whole_words(side):
     assert (plain.mask_replace_prob, plain.random_replace_prob) == (1, 0)
     rows = [words(rng, 5), words(rng, 6)]
     refusal(lambda: plain([rows[0], {"input_ids": [2, 5]}]), KeyError, "sample 1: the key 'offset_mapping' is missing", "return_offsets_mapping")
-    refusal(lambda: plain([rows[0], {**rows[1], "offset_mapping": [(0, 1)]}]), wr.ShapeError, 'sample 1 at "offset_mapping"', index=1)
+    for mapping, error in (([(0, 1)], wr.ShapeError), ([(0, 1)] * 5 + [(1,)], wr.ShapeError), (None, wr.ShapeError), ([(0, 1.5)] * 6, wr.DTypeError)):
+        refusal(lambda: plain([rows[0], {**rows[1], "offset_mapping": mapping}]), error, 'sample 1 at "offset_mapping"', index=1)
     assert plain([{"input_ids": [], "offset_mapping": []}] * 2)["labels"].shape == (2, 0)
     assert sequence.DataCollatorForLanguageModeling(tokenizer(), mlm=False)(rows)["input_ids"].shape == (2, 6)
 

@@ -364,6 +364,7 @@ class DataCollatorForLanguageModeling:
         ValueError: ``mlm`` without a mask token, ``whole_word_mask`` without ``mlm``, a share that is not from 0 to 1, or two shares that
             add up to more than 1.
         ShapeError: ``offset_mapping`` is not one pair for each token.
+        DTypeError: ``offset_mapping`` is not of whole numbers.
         KeyError: ``whole_word_mask`` without ``offset_mapping``.
 
     Example:

@@ -89,7 +89,7 @@ def mask(collator: Any, ids: Any, special: Any, offsets: Any, source: Any) -> Tu
 
 def offsets_of(features: Sequence[Any], size: int, side: str) -> Any:
     """The start and end of each token in its text: [N, size, 2], zeros where there is padding. KeyError without the key
-    'offset_mapping', ShapeError unless it has one pair for each token."""
+    'offset_mapping', ShapeError unless it has one pair for each token, DTypeError unless these are of whole numbers."""
     import numpy as np
 
     rows = []
@@ -97,10 +97,16 @@ def offsets_of(features: Sequence[Any], size: int, side: str) -> Any:
         if not isinstance(feature, Mapping) or "offset_mapping" not in feature:
             text = "the key 'offset_mapping' is missing; whole_word_mask=True needs it: call the tokenizer with return_offsets_mapping=True"
             raise located(KeyError(f"sample {index}: {text}"), index, "offset_mapping")
-        row, count = np.asarray(feature["offset_mapping"], np.int64), len(feature["input_ids"])
+        count = len(feature["input_ids"])
+        try:
+            row = np.asarray(feature["offset_mapping"])
+        except ValueError as error:  # The entries have several lengths.
+            raise refusal(wr.ShapeError, index, "offset_mapping", (count, 2), error, "one pair for each token") from None
         if row.shape != (count, 2) and row.size + count > 0:
             raise refusal(wr.ShapeError, index, "offset_mapping", (count, 2), row.shape, "one pair for each token")
-        rows.append(row.reshape(-1, 2))
+        if row.size and row.dtype.kind not in "iu":
+            raise refusal(wr.DTypeError, index, "offset_mapping", "whole numbers", row.dtype.name)
+        rows.append(row.reshape(-1, 2).astype("int64"))
     return numpy(wr.pad(rows, dims=0, side=cast(Any, side), size=size))
 
 
