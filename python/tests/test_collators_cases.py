@@ -168,10 +168,21 @@ def test_seeds(kind):
     assert_same(asked, sequence.DataCollatorForLanguageModeling(tokenizer(), seed=2, return_tensors=other)(rows))
 
 
+@pytest.mark.slow
+def test_workers_draw_apart_after_a_call_in_the_main_process():
+    rows = [list(range(4, 60))] * 2
+    collate = sequence.DataCollatorForLanguageModeling(tokenizer(), seed=1)
+    collate(rows)
+    first, second = torch.utils.data.DataLoader(rows, 1, num_workers=2, collate_fn=collate)
+    assert not (first["labels"] == second["labels"]).all()
+
+
 def test_shares_that_are_rounded_up():
     """The share of what is left, 0.1 / (1 - 0.9), is above 1."""
     collate = sequence.DataCollatorForLanguageModeling(tokenizer(), mask_replace_prob=0.9, random_replace_prob=0.1, return_tensors="np")
     assert collate([[5, 6]])["labels"].shape == (1, 2)
+
+
 @KINDS
 @SIDES
 def test_whole_words(kind, side):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, 
 
 import windrow as wr
 from windrow._fields import at_sample, check, entries_of, give, numpy, refusal
-from windrow._masking import draws, mask, offsets_of
+from windrow._masking import draws, mask, offsets_of, worker_number
 from windrow._packing import pack_tokens
 from windrow._padding import ADDED, HINTS, features_of, is_mapping, options_of, padded, rows_of
 from windrow._worker_results import for_workers
@@ -383,7 +383,8 @@ class DataCollatorForLanguageModeling:
     pad_to_multiple_of: Optional[int] = None
     return_tensors: str = "pt"
     seed: Optional[int] = None
-    _draws: Dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    # Sources by kind of tensors and worker: a worker inherits those that the main process has drawn from.
+    _draws: Dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         shares = {"mask_replace_prob": self.mask_replace_prob, "random_replace_prob": self.random_replace_prob}
@@ -433,8 +434,9 @@ class DataCollatorForLanguageModeling:
         """Masks ids in place and gives the labels."""
         import numpy as np
 
-        if kind not in self._draws:
-            self._draws[kind] = draws(kind, self.seed)
+        source = kind, worker_number()
+        if source not in self._draws:
+            self._draws[source] = draws(kind, self.seed, source[1])
         as_kind: Any = np.asarray
         if kind == "pt":
             import torch
@@ -445,7 +447,7 @@ class DataCollatorForLanguageModeling:
             special = np.isin(on_host, list(self.tokenizer.all_special_ids))
         else:
             special = numpy(special.cpu() if kind == "pt" else special)
-        chosen, replaced, others, words = mask(self, on_host, special, offsets, self._draws[kind])
+        chosen, replaced, others, words = mask(self, on_host, special, offsets, self._draws[source])
         labels = ids.clone() if kind == "pt" else ids.copy()
         labels[as_kind(~chosen)] = -100
         ids[as_kind(replaced)] = self.tokenizer.mask_token_id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Mapping, Optional, Sequence, Tuple, cast
 
 import windrow as wr
@@ -55,15 +56,16 @@ class NumpyDraws:
         return integers(0, num_words, size=where.sum(), dtype="int64")
 
 
-def draws(kind: str, seed: Optional[int]) -> Any:
-    """The source of random numbers; with a seed, in a worker process of torch's loader, the worker's number is added to it."""
-    if seed is not None:
-        import sys
+def worker_number() -> Optional[int]:
+    """The number of this worker of torch's loader; None elsewhere."""
+    data = sys.modules.get("torch.utils.data")
+    worker = None if data is None else data.get_worker_info()
+    return None if worker is None else int(worker.id)
 
-        torch = sys.modules.get("torch")
-        worker = torch.utils.data.get_worker_info() if torch is not None else None
-        seed += 0 if worker is None else worker.id
-    return (TorchDraws if kind == "pt" else NumpyDraws)(seed)
+
+def draws(kind: str, seed: Optional[int], worker: Optional[int]) -> Any:
+    """The source of random numbers of a worker, whose number is added to the seed if there is one."""
+    return (TorchDraws if kind == "pt" else NumpyDraws)(None if seed is None else seed + (worker or 0))
 
 
 def mask(collator: Any, ids: Any, special: Any, offsets: Any, source: Any) -> Tuple[Any, Any, Any, Any]:
