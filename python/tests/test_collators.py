@@ -205,6 +205,12 @@ def test_numbers_in_place_of_a_tokenizer():
     refusal(lambda: len(TokenizerNumbers()), ValueError, "vocab_size=")
 
 
+def test_numbers_without_special_ids_predict_no_padding():
+    numbers = TokenizerNumbers(mask_token_id=4, vocab_size=100)
+    batch = sequence.DataCollatorForLanguageModeling(numbers, mlm_probability=1.0, seed=1)([{"input_ids": [5, 6, 7]}, {"input_ids": [8, 4]}])
+    assert batch["labels"].tolist() == [[5, 6, 7], [8, -100, -100]]
+
+
 def test_what_is_refused():
     rows = features("labels")
     refusal(lambda: sequence.DataCollatorWithPadding(tokenizer())(rows), wr.ShapeError, 'sample 1 at "labels"', "take the collator for it", index=1, path="labels")

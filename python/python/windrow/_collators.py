@@ -31,7 +31,8 @@ class TokenizerNumbers:
         pad_token_id, pad_token_type_id: what ``input_ids`` and ``token_type_ids`` are padded with.
         padding_side: ``"right"`` or ``"left"``.
         model_input_names: names of a model's inputs; if they include ``attention_mask``, the batch has one.
-        mask_token_id, vocab_size, all_special_ids: for masked language modelling.
+        mask_token_id, vocab_size, all_special_ids: for masked language modelling. The special ids are those given, and those of the padding
+            and mask tokens.
     """
 
     pad_token_id: Optional[int] = 0
@@ -41,6 +42,10 @@ class TokenizerNumbers:
     mask_token_id: Optional[int] = None
     vocab_size: Optional[int] = None
     all_special_ids: Tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        own = [token for token in (self.pad_token_id, self.mask_token_id) if token is not None and token not in self.all_special_ids]
+        object.__setattr__(self, "all_special_ids", (*self.all_special_ids, *own))
 
     def __len__(self) -> int:
         if self.vocab_size is None:
