@@ -274,6 +274,7 @@ def test_completions_only_by_hand():
     rows = [[5, 1, 7, 8, 2, 5, 3, 7, 8, 4], [5, 1, 7, 8], [7, 8, 2, 5, 9], [5, 1, 2], [1, 7, 8]]
     with pytest.warns(UserWarning) as warned:
         batch = collate([{"input_ids": row} for row in rows])
+    assert {warning.filename for warning in warned} == {__file__}
     assert [str(warning.message).split(":")[0] for warning in warned] == [
         "sample 3 has no response template", "sample 4 has no instruction template"
     ]

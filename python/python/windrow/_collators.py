@@ -527,7 +527,7 @@ class DataCollatorForCompletionOnlyLM(DataCollatorForLanguageModeling):
                 lacks = lacks or "instruction"
             if lacks:
                 text = f"sample {index} has no {lacks} template: all of its labels are ignored"
-                warnings.warn(text, UserWarning, stacklevel=2)
+                warnings.warn(text, UserWarning, stacklevel=3)  # The wrapper of `for_workers` is a level.
                 row[:] = self.ignore_index
             elif instructions is None:
                 row[: ends[-1]] = self.ignore_index
