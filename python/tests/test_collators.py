@@ -291,6 +291,17 @@ def test_completions_only_by_hand():
     refusal(lambda: unmasked([{"input_ids": [7, 1]}]), ValueError, "attention mask")
 
 
+def test_completions_keep_the_dtypes_of_torch():
+    e = torch.ones(2, dtype=torch.bfloat16)
+    rows = [
+        {"input_ids": [7, 1, 2], "score": 0.5, "e": e, "labels": [1]},
+        {"input_ids": [7, 1], "score": 1.5, "e": e, "labels": [1, 2]},
+    ]
+    for padding_free in (False, True):
+        batch = sequence.DataCollatorForCompletionOnlyLM([7], tokenizer=TokenizerNumbers(), padding_free=padding_free)(rows)
+        assert batch["score"].dtype == torch.float32 and batch["e"].dtype == torch.bfloat16 and batch["labels"].dtype == torch.int64
+
+
 def test_an_error_names_the_sample_of_the_callers_list():
     torch = pytest.importorskip("torch")
     features = [{"input_ids": []}, {"input_ids": [1]}, {"input_ids": torch.ones(2, requires_grad=True)}]

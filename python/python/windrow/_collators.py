@@ -278,6 +278,11 @@ class DataCollatorForSeq2Seq:
         return batch
 
 
+def _on_host(values: Any) -> Any:
+    """A NumPy array of a tensor or an array, of the same memory if that is on the host."""
+    return numpy(values.cpu() if hasattr(values, "cpu") else values)
+
+
 def _is_empty(ids: Any) -> bool:
     """Whether a sequence has no tokens, ``[L]`` or ``[1, L]``."""
     return hasattr(ids, "__len__") and len(ids) == 0 or 0 in getattr(ids, "shape", ())
@@ -411,11 +416,14 @@ class DataCollatorForLanguageModeling:
     @for_workers
     def __call__(self, examples: Sequence[Any], return_tensors: Optional[str] = None) -> Dict[str, Any]:
         kind = return_tensors or self.return_tensors
+        # Transformers pads the features' own labels, which are replaced, for NumPy, as arrays of lists, and not for torch.
+        return self._batch(examples, kind, ("labels",) if kind == "np" else ())
+
+    def _batch(self, examples: Sequence[Any], kind: str, without: Tuple[str, ...]) -> TokenBatch:
+        """The batch of the features without these keys, with labels of its own."""
         examples = rows_of(examples)
         if not len(examples) or is_mapping(examples[0]):
-            # The features' own labels are replaced below; transformers pads them for NumPy, as arrays of lists, and not
-            # for torch.
-            without = ("offset_mapping", "labels") if kind == "np" else ("offset_mapping",)
+            without = ("offset_mapping", *without)
             batch = _pad(self.tokenizer, features_of(examples), True, None, self.pad_to_multiple_of, kind, without)
         else:
             rows = [{"input_ids": example} for example in examples]
@@ -447,11 +455,11 @@ class DataCollatorForLanguageModeling:
             import torch
 
             as_kind = torch.from_numpy
-        on_host = numpy(ids.cpu() if kind == "pt" else ids)
+        on_host = _on_host(ids)
         if special is None:
             special = np.isin(on_host, list(self.tokenizer.all_special_ids))
         else:
-            special = numpy(special.cpu() if kind == "pt" else special)
+            special = _on_host(special)
         chosen, replaced, others, words = mask(self, on_host, special, offsets, self._draws[source])
         labels = ids.clone() if kind == "pt" else ids.copy()
         labels[as_kind(~chosen)] = -100
@@ -513,10 +521,14 @@ class DataCollatorForCompletionOnlyLM(DataCollatorForLanguageModeling):
 
     @for_workers
     def __call__(self, examples: Sequence[Any], return_tensors: Optional[str] = None) -> Dict[str, Any]:
-        batch = super().__call__(examples, "np")
+        import numpy as np
+
+        kind = return_tensors or self.return_tensors
+        batch: Dict[str, Any] = self._batch(examples, kind, ("labels",))
         if self.padding_free and "attention_mask" not in batch:
             raise ValueError("padding_free=True needs an attention mask, which the tokenizer does not give")
-        labels = batch["labels"]
+        device = getattr(batch["input_ids"], "device", None)
+        labels = batch["labels"] = _on_host(batch["labels"])
         responses, instructions = _found(labels, self._response), None
         if self._instruction is not None:
             instructions = _found(labels, self._instruction)
@@ -535,8 +547,9 @@ class DataCollatorForCompletionOnlyLM(DataCollatorForLanguageModeling):
                 self._ignore_instructions(row, instructions[index], ends)
         if self.padding_free:
             batch = self._without_padding(batch)
-        kind = return_tensors or self.return_tensors
-        return TokenBatch({name: value if isinstance(value, int) else give(value, kind) for name, value in batch.items()})
+        if kind == "pt":
+            batch = {name: give(value, kind).to(device) if isinstance(value, np.ndarray) else value for name, value in batch.items()}
+        return TokenBatch(batch)
 
     def _ignore_instructions(self, row: Any, starts: Any, ends: Any) -> None:
         """Ignores from the start of each instruction to the start of its response, and what is before the first."""
@@ -551,10 +564,10 @@ class DataCollatorForCompletionOnlyLM(DataCollatorForLanguageModeling):
         out of `batch`."""
         import numpy as np
 
-        is_real = batch.pop("attention_mask").astype(bool)
+        is_real = _on_host(batch.pop("attention_mask")).astype(bool)
         lengths = is_real.sum(1)
         positions = np.concatenate([np.arange(length) for length in lengths])
-        result = {**batch, "input_ids": batch["input_ids"][is_real][None], "labels": batch["labels"][is_real][None]}
+        result = {**batch, "input_ids": _on_host(batch["input_ids"])[is_real][None], "labels": batch["labels"][is_real][None]}
         result["labels"][0, positions == 0] = self.ignore_index
         result["position_ids"] = positions[None]
         boundaries = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
