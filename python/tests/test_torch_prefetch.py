@@ -330,6 +330,24 @@ def test_a_slot_is_not_written_to_before_its_copies_are_done():
         assert torch.equal(transfer.finish(one), large(i))
 
 
+def test_a_slot_is_kept_for_copies_before_an_error():
+    transfer, upload = Lagging(1), Lagging._upload
+    copies = []
+
+    def fail(source):
+        if copies:
+            raise torch.cuda.OutOfMemoryError("no room")
+        copies.append(upload(transfer, source))
+        return copies[0]
+
+    transfer._upload = fail
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        transfer.start([large(1), large(2)])
+    transfer._upload = lambda source: upload(transfer, source)
+    transfer.start([large(3), large(4)])
+    assert torch.equal(copies[0], large(1))
+
+
 def test_slots_are_used_again():
     transfer = Lagging(2)
     for i in range(20):

@@ -187,11 +187,12 @@ class CudaTransfer:
                     shared = upload_kept(slot.memory[: sum(_rounded(bytes_of(tensor)) for tensor in small)])
                     there.update(zip(map(id, small), _parts(shared, small)))
                 tree = map_tensors(tree, move)
-                slot.event = self._cuda.Event()
-                slot.event.record(self._stream)
         finally:
+            # Copies that were enqueued before an error may be under way.
             if locked:
                 self._hold(list(locked.values()))
+            slot.event = self._cuda.Event()
+            slot.event.record(self._stream)
         return Started(tree, tuple(moved), slot.event)
 
     def finish(self, started: Started) -> Any:
