@@ -1,5 +1,6 @@
 """windrow.torch.Prefetcher: order, errors, ends; and its CUDA part on streams that lag behind."""
 
+import contextlib
 import contextvars
 import gc
 import os
@@ -471,6 +472,17 @@ def test_containers_of_libraries():
         tree = cls([torch.ones(1), "a"])
         moved = _transfer.map_tensors(tree, lambda tensor: tensor + 1)
         assert type(moved) is cls and moved[0].item() == 2 and moved[1] == "a" and tree[0].item() == 1
+
+
+def test_the_thread_has_the_devices_of_the_loop(monkeypatch):
+    entered = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext(entered.append((index, threading.current_thread().name))))
+    with torch.device("meta"):
+        batches = wt.Prefetcher((torch.ones(4) for _ in range(3)), min_bytes=0)
+        assert [str(batch.device) for batch in batches] == ["meta"] * 3
+    assert entered == [(3, "windrow-prefetch")]
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", dtype=torch.bfloat16)])

@@ -36,8 +36,9 @@ class Prefetcher:
     traceback. Leaving the loop ends the thread.
 
     A loader whose first batch is below ``min_bytes`` is read, and its batches moved, without a thread.
-    With ``num_workers=0`` the data set runs in the thread, beside the loop, in the loop's modes of gradients, inference and autocast and
-    its context variables: random numbers that both draw from one generator come in no fixed order.
+    With ``num_workers=0`` the data set runs in the thread, beside the loop, in the loop's modes of gradients, inference and autocast, its
+    default device, its current CUDA device and its context variables: random numbers that both draw from one generator come in no fixed
+    order.
 
     Args:
         loader: an iterable of batches, such as a ``DataLoader``; iterated anew each time.
@@ -100,9 +101,11 @@ class Prefetcher:
 
 def _modes_here() -> Callable[[Callable[[], None]], None]:
     """A function that runs another one on any thread as if on this one: in its context variables, its modes of gradients and inference,
-    its autocast."""
+    its autocast, its default device and its current CUDA device."""
     context, gradients, inference = contextvars.copy_context(), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     casts, cached = _autocasts(), torch.is_autocast_cache_enabled()
+    default = torch.empty(0).device
+    current = torch.cuda.current_device() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
 
     def call(run: Callable[[], None]) -> None:
         with contextlib.ExitStack() as modes:
@@ -110,6 +113,11 @@ def _modes_here() -> Callable[[Callable[[], None]], None]:
             modes.enter_context(torch.set_grad_enabled(gradients))
             for kind, dtype in casts:
                 modes.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=cached))
+            if current is not None:
+                modes.enter_context(torch.cuda.device(current))
+            # A mode makes each call of torch slower, and threads begin with this device.
+            if default.type != "cpu":
+                modes.enter_context(default)
             context.run(run)
 
     return call
