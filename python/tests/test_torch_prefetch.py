@@ -474,6 +474,28 @@ def test_containers_of_libraries():
         assert type(moved) is cls and moved[0].item() == 2 and moved[1] == "a" and tree[0].item() == 1
 
 
+class Threads(torch.utils.data.Dataset):
+    """Notes the thread that makes each of three samples."""
+
+    def __init__(self):
+        self.made = []
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        self.made.append(threading.get_ident())
+        return torch.ones(4)
+
+
+@pytest.mark.parametrize("min_bytes", [0, 1])
+def test_the_threads_that_run_a_data_set(min_bytes):
+    data = Threads()
+    list(wt.Prefetcher(DataLoader(data), min_bytes=min_bytes))
+    here = [thread == threading.get_ident() for thread in data.made]
+    assert here == [min_bytes > 0, False, False] and len(set(data.made[1:])) == 1
+
+
 def test_the_thread_has_the_devices_of_the_loop(monkeypatch):
     entered = []
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)

@@ -38,7 +38,8 @@ class Prefetcher:
     A loader whose first batch is below ``min_bytes`` is read, and its batches moved, without a thread.
     With ``num_workers=0`` the data set runs in the thread, beside the loop, in the loop's modes of gradients, inference and autocast, its
     default device, its current CUDA device and its context variables: random numbers that both draw from one generator come in no fixed
-    order.
+    order. The first batch, whose size decides, is made on the calling thread; with ``min_bytes=0`` it is made in the thread as all others
+    are, which objects bound to one thread need, such as connections of ``sqlite3``.
 
     Args:
         loader: an iterable of batches, such as a ``DataLoader``; iterated anew each time.
@@ -72,23 +73,27 @@ class Prefetcher:
 
     def __iter__(self) -> Iterator[Any]:
         transfer = self._transfer()
-        # Here, not in the thread: torch watches its workers only for the main thread.
-        iterator = iter(self.loader)
-        try:
-            first = next(iterator)
-        except StopIteration:
-            return
-        if sum(map(bytes_of, tensors_of(first))) < self.min_bytes:
-            yield transfer.finish(transfer.start(first))
+        iterator: Optional[Iterator[Any]] = None
+        started: Optional[Started] = None
+        if self.min_bytes > 0 or getattr(self.loader, "num_workers", None) != 0:
+            # Here, not in the thread: torch watches its workers only for the main thread.
+            iterator = iter(self.loader)
+            try:
+                first = next(iterator)
+            except StopIteration:
+                return
+            if sum(map(bytes_of, tensors_of(first))) < self.min_bytes:
+                yield transfer.finish(transfer.start(first))
+                del first
+                for batch in iterator:
+                    yield transfer.finish(transfer.start(batch))
+                return
+            started = transfer.start(first)
             del first
-            for batch in iterator:
-                yield transfer.finish(transfer.start(batch))
-            return
-        started: Optional[Started] = transfer.start(first)
-        del first
-        fetching = _Fetching(iterator, transfer, self.depth)
+        fetching = _Fetching(self.loader, iterator, transfer, self.depth)
         del iterator
         try:
+            started = started or fetching.take()
             while started is not None:
                 # No name of ours holds a batch while it is used elsewhere.
                 tree = [transfer.finish(started)]
@@ -133,10 +138,11 @@ def _autocasts() -> List[Tuple[str, torch.dtype]]:
 
 
 class _Fetching:
-    """A thread that fetches, and a line of at most `depth` batches."""
+    """A thread that fetches, and a line of at most `depth` batches. It begins the loader itself if `iterator` is None."""
 
-    def __init__(self, iterator: Iterator[Any], transfer: Any, depth: int) -> None:
-        self._iterator: Optional[Iterator[Any]] = iterator
+    def __init__(self, loader: Iterable[Any], iterator: Optional[Iterator[Any]], transfer: Any, depth: int) -> None:
+        self._loader = loader
+        self._iterator = iterator
         self._transfer = transfer
         self._depth = depth
         self._line: Deque[Started] = collections.deque()
@@ -164,8 +170,9 @@ class _Fetching:
 
     def _fetch(self) -> None:
         self._transfer.begin()
+        if self._iterator is None:
+            self._iterator = iter(self._loader)
         while self._has_room():
-            assert self._iterator is not None
             try:
                 started = self._transfer.start(next(self._iterator))
             except StopIteration:
