@@ -84,13 +84,10 @@ fn refuse_labels(py: Python<'_>, samples: &[Bound<'_, PyAny>]) -> PyResult<()> {
         sample.cast_exact::<PyDict>().map_or(true, |entries| entries.len() > 1)
     };
     for sample in samples.iter().filter(has_more) {
-        for name in ["labels", "label"] {
-            let found = Lookup::new(sample)?.get(&PyString::new(py, name))?;
-            if found.is_some_and(|labels| !labels.is_none()) {
-                let text =
-                    format!("sample 0: expected '{name}', which a later sample has, got none");
-                return Err(located(py, PyKeyError::new_err(text), Some(0), name));
-            }
+        let found = Lookup::new(sample)?.get(&PyString::new(py, "labels"))?;
+        if found.is_some_and(|labels| !labels.is_none()) {
+            let text = "sample 0: expected 'labels', which a later sample has, got none";
+            return Err(located(py, PyKeyError::new_err(text), Some(0), "labels"));
         }
     }
     Ok(())
