@@ -57,20 +57,20 @@ def output(*command):
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout
 
 
-def valgrind(command, attempt, *options):
+def valgrind(command, attempt, *options, **variables):
     """Runs a program under callgrind, which counts what benches/instructions/rounds.rs says; what that prints. Each attempt has an
     environment of its own size."""
     callgrind = ["valgrind", "--tool=callgrind", "--instr-atstart=no", *options]
-    environment = small_counts.environment(attempt)
+    environment = {**small_counts.environment(attempt), **variables}
     run = subprocess.run(callgrind + command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment, cwd=ROOT)
     if run.returncode:
         sys.exit(f"{' '.join(command)} failed under valgrind:\n{run.stderr}")
     return run.stderr
 
 
-def count(command, attempt):
+def count(command, attempt, **variables):
     """Instructions of all threads of a program."""
-    return int(re.search(r"Collected : (\d+)", valgrind(command, attempt, "--callgrind-out-file=/dev/null"))[1])
+    return int(re.search(r"Collected : (\d+)", valgrind(command, attempt, "--callgrind-out-file=/dev/null", **variables))[1])
 
 
 def count_outside(command, attempt, library):
@@ -132,32 +132,39 @@ def built(*options):
     return next(x["executable"] for x in made if x.get("executable") and x["target"]["name"] == "instructions")
 
 
-def counts(known, pool):
-    """The counts of each case, by what they depend on."""
-
-    def case_counts(cases, times, count=count):
-        limits = {case: before * (1 + LIMIT) for case, before in known.get(rust, {}).items()}
-        return dict(zip(cases, pool.map(lambda case: once([program, case], times, limits.get(case), count), cases)))
-
+def compiler():
+    """What counts of Rust depend on."""
     about = dict(line.split(": ", 1) for line in output("rustc", "-vV").splitlines() if ": " in line)
-    rust = f"{about['host']}, rustc {about['release']}, {' '.join(platform.libc_ver())}"
-    driver = os.environ.get("WINDROW_CUDA_DRIVER")
-    program = built(*(["--features", "cuda"] if driver else []))
-    cases = output(program, "--list").splitlines()
-    device = [case for case in cases if case.startswith("device: ")]
-    found = {rust: case_counts([case for case in cases if case not in device], TIMES)}
-    if driver:
-        found[rust].update(case_counts(device, TIMES_ON_DEVICE, lambda command, attempt: count_outside(command, attempt, driver)))
-    else:
-        print("SKIP calls for a device: WINDROW_CUDA_DRIVER names no driver")
+    return f"{about['host']}, rustc {about['release']}, {' '.join(platform.libc_ver())}"
+
+
+def started_small_batches(known, pool):
+    """What counts of small batches from Python depend on, and those counts, in the future; None without Python's packages."""
     python = os.environ.get("PYTHON", ROOT / ".venv/bin/python")
     versions = "import sys, numpy, windrow; print(sys.version.split()[0], 'numpy', numpy.__version__)"
     try:
-        key = f"{rust}, python {output(python, '-c', versions).strip()}"
-        found[key] = small_batch_counts(python, known.get(key, {}))
+        key = f"{compiler()}, python {output(python, '-c', versions).strip()}"
     except (OSError, subprocess.CalledProcessError):
         print(f"SKIP small batches from Python: {python} has no NumPy or no windrow")
-    return found
+        return None
+    return key, pool.submit(small_batch_counts, python, known.get(key, {}))
+
+
+def counts(known, pool):
+    """The count of each case of the program."""
+    driver = os.environ.get("WINDROW_CUDA_DRIVER")
+    program = built(*(["--features", "cuda"] if driver else []))
+
+    def count_of(case):
+        limit = known[case] * (1 + LIMIT) if case in known else None
+        if case.startswith("device: "):
+            return once([program, case], TIMES_ON_DEVICE, limit, lambda command, attempt: count_outside(command, attempt, driver))
+        return once([program, case], TIMES, limit)
+
+    if not driver:
+        print("SKIP calls for a device: WINDROW_CUDA_DRIVER names no driver")
+    cases = output(program, "--list").splitlines()
+    return dict(zip(cases, pool.map(count_of, cases)))
 
 
 def sweep(pool, sizes):
@@ -166,9 +173,12 @@ def sweep(pool, sizes):
     forms = output(program, "--sweep").splitlines()
     points = [(form, size) for form in forms for size in sorted({size for pair in sizes for size in pair})]
     # The C library copies longer rows by one instruction that is counted once for each byte.
-    os.environ["GLIBC_TUNABLES"] = f"glibc.cpu.x86_rep_movsb_threshold={1 << 40}:glibc.cpu.x86_rep_stosb_threshold={1 << 40}"
-    counted = list(pool.map(lambda point: once([program, point[0], str(point[1])], 1, None), points))
-    del os.environ["GLIBC_TUNABLES"]
+    tunables = f"glibc.cpu.x86_rep_movsb_threshold={1 << 40}:glibc.cpu.x86_rep_stosb_threshold={1 << 40}"
+
+    def count_of(point):
+        return once([program, point[0], str(point[1])], 1, None, lambda command, attempt: count(command, attempt, GLIBC_TUNABLES=tunables))
+
+    counted = list(pool.map(count_of, points))
     of_a_byte = {point: count / point[1] for point, count in zip(points, counted)}
     wrong = []
     print(f"\nInstructions a byte, and beside the smaller neighbour, of batches around {len(sizes)} sizes")
@@ -233,8 +243,12 @@ def main():
     known = json.loads(BASELINE.read_text()) if BASELINE.exists() else {}
     # Counts do not depend on what else runs.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = {} if options.sweep else counts(known, pool)
+        # First, as it takes the longest.
+        small = None if options.sweep else started_small_batches(known, pool)
+        found = {} if options.sweep else {compiler(): counts(known.get(compiler(), {}), pool)}
         steps = sweep(pool, neighbours(options.sweep))
+        if small:
+            found[small[0]] = small[1].result()
     risen = compare(found, known)
     if wrong := [*beyond(found), *steps]:
         sys.exit("\n".join(wrong))
