@@ -87,7 +87,7 @@ test-device: test-simulated test-device-code
 # Without a GPU: on the simulated driver, which crates/cudasim builds.
 ifneq (,$(NVCC_READY))
 # A simulated device has one thread, which all tests of a process wait for: half of them are run by another process.
-DEVICE_ALONE = sizes:: properties::
+DEVICE_ALONE = casts:: properties:: sizes::
 GATHER = $(CARGO_TEST) --bench gather -- --bench --quick
 test-simulated: $(NVCC_READY)
 	$(WITH_NVCC) CARGO=$(CARGO) scripts/sim/device_code.py --compile 90 >/dev/null & # for test-device-code, which would wait for one thread
@@ -158,7 +158,7 @@ test-short: gpu-model demo $(VENV)/.test $(VENV)/.docs $(VENV)/.onnx
 	CARGO=$(CARGO) scripts/ci/examples.sh
 	CARGO=$(CARGO) scripts/docs/build.sh
 	CARGO=$(CARGO) scripts/ci/loom.sh
-	CARGO_PROFILE_TEST_OPT_LEVEL=0 $(CARGO) test --locked --features tracing --test suite errors::
+	$(CARGO) test --locked --features tracing --config profile.test.package.windrow.opt-level=0 --test suite errors::
 	scripts/ci/run.sh scripts/sim/device_counts.py --only "W5b affine"
 	scripts/ci/run.sh scripts/sim/device_counts.py --pairs
 	scripts/ci/run.sh scripts/sim/device_traces.py out/traces --only "W3 address" --scale 64 --arch 90

@@ -100,8 +100,8 @@ mod _windrow {
     #[cfg(target_os = "linux")]
     #[pymodule_export]
     use crate::workers::{
-        _allocate_in_pool, _close_pool, _empty_pools, _has_pool, _is_pool_taken_over, _pool_file,
-        _start_pool, locked::_hold_copies, locked::_page_lock_refusal, locked::_page_locked,
+        _allocate_in_pool, _close_pool, _empty_pools, _has_pool, _pool_file, _start_pool,
+        locked::_hold_copies, locked::_page_lock_refusal, locked::_page_locked,
         locked::_try_page_lock, receive::_receive,
     };
     #[pymodule_export]

@@ -443,7 +443,7 @@ def test_the_first_failure_runs_again_alone_after_a_sticky_error(machine):
         'echo "thread panicked: CUDA_ERROR_MISALIGNED_ADDRESS (716)"; exit 101',
     )
     status, text = machine.run(None, "--only", "small")
-    assert status == 1 and machine.ran() == ["--exact", "far::two"]
+    assert status == 1 and machine.ran() == ["small::", "--exact", "far::two"]
     assert "FAILED: test small, far::two alone: status 101" in (machine.folder / "out/slots.txt").read_text()
 
 

@@ -1,4 +1,4 @@
-"""Batches of worker processes where something ends: a worker with threads, an epoch, the room of a pool."""
+"""Batches of worker processes where something ends: a worker with threads, the room of a pool."""
 
 import os
 import threading
@@ -65,33 +65,3 @@ def test_beyond_the_limit_no_descriptor_is_kept(as_worker):  # noqa: F811
 
     first = descriptors()
     assert [descriptors() for _ in range(5)] == [first] * 5
-
-
-def read(inbox, outbox):
-    try:
-        # Not by torch's threads, which a forked child does not have.
-        outbox.put(float(inbox.get().numpy().sum()))
-    except Exception as error:
-        outbox.put(repr(error))
-
-
-def test_a_third_process_of_each_epoch():
-    """From the second epoch on the worker has the pool of the first one's, of which the loop alone has the memory."""
-    context = torch.multiprocessing.get_context("fork")
-    collate = wt.collate_fn()
-    for _ in range(2):
-        inbox, outbox = context.SimpleQueue(), context.SimpleQueue()
-        process = context.Process(target=read, args=(inbox, outbox), daemon=True)
-        process.start()
-
-        def send(samples, inbox=inbox):
-            batch = collate(samples)
-            if samples[0][0] == 1:
-                inbox.put(batch)
-                time.sleep(0.5)
-            return batch
-
-        for _ in DataLoader(Rows(), batch_size=2, num_workers=1, collate_fn=send, multiprocessing_context="fork"):
-            pass
-        assert outbox.get() == 150_000.0
-        process.join()

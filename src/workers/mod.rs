@@ -42,5 +42,5 @@ pub use {
     message::{Message, Origin},
     pool::Refusal,
     readers::{block_at, map, mapped, open, receive, stats, sweep, Block, Unread},
-    senders::{allocate, close, file, is_own, is_started, is_taken_over, start, Parcel, Sent},
+    senders::{allocate, close, file, is_own, is_started, start, Parcel, Sent},
 };

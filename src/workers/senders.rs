@@ -60,11 +60,6 @@ pub fn is_started() -> bool {
     with_pool(|slot| slot.is_some())
 }
 
-/// Whether this process has a pool that was another worker's before.
-pub fn is_taken_over() -> bool {
-    with_pool(|slot| slot.as_ref().is_some_and(|pool| pool.file.is_none()))
-}
-
 /// Whether this address is in a block of the pool of this process.
 pub fn is_own(address: *const u8) -> bool {
     with_pool(|slot| slot.as_ref().is_some_and(|pool| pool.block_of(address).is_some()))

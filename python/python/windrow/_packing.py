@@ -146,7 +146,8 @@ def pack_rows(
 
 def _int64(name: str, value: Any) -> int:
     """An argument as an int of 64 bits; TypeError or ValueError as `int_of`."""
-    return int_of(name, value, -(2**63))
+    # `int_of` is 1200 of the 64 000 instructions of a batch of eight.
+    return value if type(value) is int and -(2**63) <= value < 2**63 else int_of(name, value, -(2**63))
 
 
 def _labels_of(features: Sequence[Any]) -> Optional[str]:

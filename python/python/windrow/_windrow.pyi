@@ -1522,8 +1522,6 @@ def _pool_file() -> Optional[int]:
     """The descriptor of the pool of this process, which the pool keeps and closes. None: there is no
     pool, a reader has mapped it, or it was taken over from another worker.
     """
-def _is_pool_taken_over() -> bool:
-    """Whether the pool of this process was another worker's before."""
 def _allocate_in_pool(outputs: Sequence[Tuple[str, Sequence[int]]], limit: int) -> Optional[List[Tensor]]:
     """Tensors of these dtypes and shapes in the pool, not initialised. None: there is no room below the limit of bytes, or windrow
     has no such dtype. MemoryError: the system has no memory.

@@ -50,12 +50,6 @@ pub(crate) fn _pool_file() -> Option<i32> {
     workers::file().map(|file| file.as_raw_fd())
 }
 
-/// Whether the pool of this process was another worker's before.
-#[pyfunction]
-pub(crate) fn _is_pool_taken_over() -> bool {
-    workers::is_taken_over()
-}
-
 /// Tensors of these dtypes and shapes in the pool, not initialised. None: there is no room below the limit of bytes, or windrow
 /// has no such dtype. MemoryError: the system has no memory.
 #[pyfunction]

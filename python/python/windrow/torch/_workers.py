@@ -197,9 +197,7 @@ def _warn(reason: str) -> None:
 def _reduce(tensor: torch.Tensor) -> Any:
     """A tensor that is sent by itself: one of this worker's pool as a message, any other as torch does."""
     parcel = _windrow._Parcel()
-    # Of a pool that was taken over only the loop has the memory, and this tensor may be for another process.
-    may_send = not _windrow._is_pool_taken_over() and parcel.add(tensor, False) is not None
-    sent = parcel.send(0) if may_send else None
+    sent = None if parcel.add(tensor, False) is None else parcel.send(0)
     return _reduce_by_torch(tensor) if sent is None else (receive_one, (sent.take(), _file()))
 
 
