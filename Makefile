@@ -139,13 +139,18 @@ READING := $(patsubst %,python/tests/test_%.py,collate columns containers cycles
 # Files of Python tests with such a mark: to import the others takes half a minute.
 marked = $(shell grep -l mark.$(1) python/tests/test_*.py)
 
+# Begun first, so that no process is left with one of them at the end.
+LONGEST := $(patsubst %,python/tests/test_%.py,torch_pools cuda_harness torch_ops_compile ray bench ray_nodes jax_grain recipes \
+	gpu_harness processes calibrate resources bench_pipelines)
+
 # What make test leaves out; .ci/run has the first half alone.
 test-slow: test-processes
 	$(BY_OFFICIAL_CALLS) -n 3 -m "not alone" python/tests
 
 # Most of the time of these tests is the start of processes, which wait for each other.
 test-processes: $(VENV)/.test $(VENV)/.windrow
-	$(TEST_DRIVER) $(PY) -m pytest -rs -n 3 --dist loadfile -m "slow and not alone" $(call marked,slow)
+	$(TEST_DRIVER) $(PY) -m pytest -rs -n 3 --dist loadfile --no-loadscope-reorder -m "slow and not alone" \
+		$(LONGEST) $(filter-out $(LONGEST),$(call marked,slow))
 	$(TEST_DRIVER) $(PY) -m pytest -rs -m alone $(call marked,alone)
 	$(PY) scripts/ci/soak.py --seconds 20 & soak=$$!; $(PY) scripts/ci/soak_workers.py --seconds 20; workers=$$?; \
 		wait $$soak && exit $$workers
