@@ -1,8 +1,10 @@
 """Batches of worker processes where something ends: a worker with threads, the room of a pool."""
 
 import os
+import pickle
 import threading
 import time
+from multiprocessing import reduction
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import windrow.torch as wt  # noqa: E402
-from test_torch_pools import START, as_worker, fetched, no_pools  # noqa: E402, F401
+from test_torch_pools import START, as_worker, fetched, in_pools, no_pools  # noqa: E402, F401
 from torch.utils.data import DataLoader  # noqa: E402
 from windrow.torch import _workers  # noqa: E402
 
@@ -65,3 +67,22 @@ def test_beyond_the_limit_no_descriptor_is_kept(as_worker):  # noqa: F811
 
     first = descriptors()
     assert [descriptors() for _ in range(5)] == [first] * 5
+
+
+class Own(torch.Tensor):
+    pass
+
+
+def test_tensors_that_go_torchs_way_wait_for_the_pools_answer(as_worker):  # noqa: F811
+    batch = {"own": torch.ones(9).as_subclass(Own), "leaf": torch.ones(3, requires_grad=True), "plain": torch.full((50_000,), 7.0)}
+    refusing = _workers.pool(1)
+
+    def descriptors():
+        assert refusing.message(batch) is batch
+        return len(os.listdir("/proc/self/fd"))
+
+    first = descriptors()
+    assert [descriptors() for _ in range(3)] == [first] * 3
+    arrived = pickle.loads(reduction.ForkingPickler.dumps(_workers.pool(8 << 20).message(batch)))
+    assert type(arrived["own"]) is Own and arrived["leaf"].requires_grad and in_pools({"x": arrived["plain"]})
+    assert all(torch.equal(arrived[name], batch[name]) for name in batch)

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{fence, AtomicU64, Ordering};
 
 use super::word::{PoolWord, Word};
 use crate::sync::ForkMutex;
@@ -339,20 +339,21 @@ impl Memory {
         let _ = self.advise(offset, bytes, libc::MADV_REMOVE);
     }
 
-    /// Ends a claim that this process has, made with this number, which is not checked: the block's last tensor has died, on any
-    /// thread, at any moment. If the pool is gone, the pages of a block that nobody has go back to the system.
+    /// Ends a claim that this process has, made with this number, or nothing if it has another: the block's last tensor has died,
+    /// on any thread, at any moment. If the pool is gone, the pages of a block that nobody has go back to the system.
     pub(super) fn release(&self, claim: u32, number: u64) {
         let (offset, bytes) = self.block_of_claim(claim);
         let is_gone = self.claim(claim).free(number, &self.pool());
-        if is_gone && self.contains(offset, bytes) && !self.is_used(offset) {
+        if is_gone && self.contains(offset, bytes) && self.is_free(offset) {
             self.remove_pages(offset, bytes);
         }
     }
 
-    /// Whether tensors are in the block that begins here, by any of its claims.
-    fn is_used(&self, offset: u64) -> bool {
+    /// Whether all claims of the block that begins here are free. One that was sent is not: `clear` revokes it, or its reader
+    /// ends it.
+    fn is_free(&self, offset: u64) -> bool {
         self.claims()
-            .any(|claim| self.block_of_claim(claim).0 == offset && self.claim(claim).is_used())
+            .all(|claim| self.block_of_claim(claim).0 != offset || self.claim(claim).is_free())
     }
 
     /// Whether tensors of the worker's are in any block.
@@ -374,7 +375,12 @@ impl Memory {
     /// Clears a pool that is gone: batches that were sent and not read are lost, and all pages go back to the system except
     /// those of blocks that a reader has, or the worker, if it `lives`. These follow as they are released.
     pub(super) fn clear(&self, lives: bool) {
-        let held = self.claims().filter(|&claim| self.claim(claim).free_unless_used(lives));
+        // All claims first: who ends another claim of a block meanwhile sees them free, or is seen below.
+        for claim in self.claims() {
+            self.claim(claim).free_unless_used(lives);
+        }
+        fence(Ordering::SeqCst);
+        let held = self.claims().filter(|&claim| !self.claim(claim).is_free());
         let mut held: Vec<_> = held.map(|claim| self.block_of_claim(claim)).collect();
         held.sort_unstable();
         let mut begin = FIRST_BLOCK;

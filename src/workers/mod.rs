@@ -12,7 +12,8 @@
 //! ```
 //!
 //! A free list under a shared lock would be simpler, but a worker that is killed while it holds the lock would stop the loader.
-//! A claim in state `sent` may be taken by either side, hence by compare-exchange; in any other state one side alone writes it.
+//! A claim in state `sent` may be taken by either side, and one in state `local` ended by the worker or by who clears its pool, hence
+//! by compare-exchange; a free one is written by the worker alone.
 #![allow(missing_docs)] // For bindings, as `engine/bindings.rs`.
 
 #[cfg(all(target_os = "linux", not(any(miri, windrow_loom))))]

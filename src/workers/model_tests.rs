@@ -124,6 +124,35 @@ fn a_claim_that_was_made_anew_is_not_ended_by_who_had_it_before() {
     });
 }
 
+/// One block with two claims, in a pool that is closed: who ends a claim removes the pages if the others are free, and so does who
+/// clears, after all claims were looked at.
+#[test]
+fn pages_of_a_block_with_two_claims_are_given_back_once_nobody_has_it() {
+    loom::model(|| {
+        let (one, other) = (Shared::new(), Shared::new());
+        let (local, sent) = (one.word().claim(), other.word().send());
+        let worker = {
+            let (one, other) = (Arc::clone(&one), Arc::clone(&other));
+            thread::spawn(move || one.word().free(local, &one.pool()) && other.word().is_free())
+        };
+        let reader = {
+            let other = Arc::clone(&other);
+            thread::spawn(move || other.word().receive(sent))
+        };
+        one.pool().set(Holder { process: 1, state: GONE });
+        for claim in [&one, &other] {
+            claim.word().free_unless_used(true);
+        }
+        loom::sync::atomic::fence(Ordering::SeqCst);
+        let by_owner = one.word().is_free() && other.word().is_free();
+        let (by_worker, is_held) = (worker.join().unwrap(), reader.join().unwrap());
+        // What a reader has stays.
+        assert!(!is_held || !by_owner && !by_worker);
+        let by_reader = is_held && other.word().free(sent, &one.pool()) && one.word().is_free();
+        assert!(by_owner || by_worker || by_reader);
+    });
+}
+
 #[test]
 fn a_pool_that_is_left_is_taken_by_one() {
     loom::model(|| {

@@ -157,9 +157,10 @@ pub fn sweep() {
 fn close_if_ended(memory: &Memory) -> bool {
     let holder = memory.pool().get();
     match holder.state {
-        GONE if holder == NOBODY || !memory.has_local() => return true,
-        // Of a worker that closed it, threads may go on.
-        OPEN | GONE if !is_gone(holder.process) => return false,
+        GONE if holder == NOBODY => return true,
+        // Threads of a worker that closed it may go on.
+        GONE if !is_gone(holder.process) => return !memory.has_local(),
+        OPEN if !is_gone(holder.process) => return false,
         _ => {}
     }
     let is_ours = memory.pool().take(holder, NOBODY);

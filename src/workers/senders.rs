@@ -75,8 +75,8 @@ pub fn file() -> Option<Arc<OwnedFd>> {
 }
 
 /// Ends the pool of this process: what was sent and not read is lost, what a reader or a thread of this process has stays
-/// until it lets go. The rest of its memory goes back to the system, unless it is left for a worker that the reader forks,
-/// as soon as no thread of this process has any.
+/// until it lets go. The rest of its memory goes back to the system, unless it is left for a worker that the reader forks. Such a
+/// pool that a thread still has a part of stays open, and is taken over when the process has ended.
 pub fn close(is_left: bool) {
     if let Some(pool) = with_pool(Option::take) {
         let memory = &pool.memory;

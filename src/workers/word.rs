@@ -64,13 +64,7 @@ impl Word<'_> {
         is_ended && pool.get().state == GONE
     }
 
-    /// Whether tensors are in the block by this claim, of the reader's or of the worker's; to be asked after [`Word::free`]
-    /// by who ends another claim of the block.
-    pub fn is_used(&self) -> bool {
-        matches!(self.0.load(Ordering::Acquire) & 3, HELD | LOCAL)
-    }
-
-    /// Whether tensors of the worker's are.
+    /// Whether tensors of the worker's are in the block, by this claim.
     pub fn is_local(&self) -> bool {
         self.0.load(Ordering::Acquire) & 3 == LOCAL
     }

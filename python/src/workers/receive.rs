@@ -78,7 +78,7 @@ fn mapped(origin: &Origin, file: &Bound<'_, PyAny>) -> PyResult<Arc<Memory>> {
     if refused.kind() == io::ErrorKind::OutOfMemory {
         return Err(PyMemoryError::new_err(format!(
             "a batch of the worker process {} cannot be read: no addresses for its pool ({refused}): raise `ulimit -v`, or pass \
-             workers_memory= a smaller number of bytes",
+             workers_memory=0",
             origin.process
         )));
     }

@@ -78,8 +78,8 @@ def collate_fn(
         sep: joins the keys of a path.
         threads: for large batches; None: one in a worker process, else as many as there are cores.
         workers_memory: bytes of shared memory that a worker process may keep and use again for its batches; None: half of the memory
-            of the machine or of its control group, divided among the workers; 0: none, and new memory for each batch. Behind the limit
-            batches are in new memory too.
+            of the machine or of its control group, or an eighth of the addresses that ``ulimit -v`` allows, if that is less, divided
+            among the workers; 0: none, and new memory for each batch. Behind the limit batches are in new memory too.
         arena: all tensors that windrow assembles, with their lengths, offsets and masks, in one
             allocation, as in `windrow.collate`; in a worker process in one shared segment. A reference to any of them keeps the whole allocation alive.
 

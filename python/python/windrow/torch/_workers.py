@@ -16,7 +16,7 @@ import sys
 import threading
 import weakref
 from multiprocessing import reduction, util
-from typing import Any, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 import torch
 import torch.utils.data
@@ -65,27 +65,22 @@ class Pool:
         done here: where the queue pickles, in a thread of its own, an error is printed, the batch is lost, and the loop waits
         for it without end."""
         parcel = _windrow._Parcel()
-        # Kept, so that no other tensor takes the id of one.
-        positions = {}
-
-        def add(tensor: torch.Tensor) -> Any:
-            position = parcel.add(tensor, True)
-            positions[id(tensor)] = tensor, position
-            return _tensor, (position,)
+        # Torch's own way takes a descriptor, which nobody gives back if the pickle is not sent: these wait for the pool's answer.
+        others: List[torch.Tensor] = []
 
         def place(tensor: torch.Tensor) -> Any:
-            _, position = positions.get(id(tensor), (None, None))
-            return _reduce_by_torch(tensor) if position is None else (_tensor, (position,))
+            position = parcel.add(tensor, True) if type(tensor) is torch.Tensor else None
+            if position is not None:
+                return _tensor, (position,)
+            others.append(tensor)
+            return _other, (len(others) - 1,)
 
-        tree = _pickled(batch, add)
+        tree = _pickled(batch, place)
         sent = parcel.send(self.limit)
         if sent is None:
             self._warn()
             return batch
-        # Torch's own way takes a descriptor, which nobody gives back if the pickle is not sent, so it waits for the pool's answer.
-        if any(position is None for _, position in positions.values()):
-            tree = _pickled(batch, place)
-        return _Message(sent, tree)
+        return _Message(sent, tree, _pickled(others, None) if others else b"")
 
     def moved(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy in the pool of a tensor that is plain memory; any other tensor, and one that the pool has no room for, as it
@@ -107,11 +102,21 @@ class Pool:
         _warn(f"more than {self.limit} bytes are in use")
 
 
-def _pickled(batch: Any, reduce: Any) -> bytes:
-    """A batch as torch's queue pickles it, but for its tensors."""
+class _Pickler(reduction.ForkingPickler):
+    """Pickles as torch's queue does, but for tensors, of subclasses too: these by `place`, or as torch does without it."""
+
+    place: Any = None
+
+    def reducer_override(self, value: Any) -> Any:
+        if self.place is None:
+            return _reduce_by_torch(value) if type(value) is torch.Tensor else NotImplemented
+        return self.place(value) if isinstance(value, torch.Tensor) else NotImplemented
+
+
+def _pickled(batch: Any, place: Any) -> bytes:
     data = io.BytesIO()
-    pickler: Any = reduction.ForkingPickler(data)
-    pickler.dispatch_table = {**pickler.dispatch_table, torch.Tensor: reduce}
+    pickler = _Pickler(data)
+    pickler.place = place
     pickler.dump(batch)
     return data.getvalue()
 
@@ -119,13 +124,13 @@ def _pickled(batch: Any, reduce: Any) -> bytes:
 class _Message:
     """A batch on its way, which is sent once."""
 
-    __slots__ = ("file", "sent", "tree")
+    __slots__ = ("file", "others", "sent", "tree")
 
-    def __init__(self, sent: Any, tree: bytes) -> None:
-        self.file, self.sent, self.tree = _file(), sent, tree
+    def __init__(self, sent: Any, tree: bytes, others: bytes) -> None:
+        self.file, self.sent, self.tree, self.others = _file(), sent, tree, others
 
     def __reduce__(self) -> Any:
-        return receive, (self.sent.take(), self.file, self.tree)
+        return receive, (self.sent.take(), self.file, self.tree, self.others)
 
 
 @functools.lru_cache(maxsize=None)
@@ -227,14 +232,15 @@ def default_limit() -> int:
 _arriving = threading.local()
 
 
-def receive(message: bytes, file: Any, tree: bytes) -> Any:
-    """A batch from its message."""
-    before = getattr(_arriving, "tensors", None)
-    _arriving.tensors = _windrow._receive(message, file)
+def receive(message: bytes, file: Any, tree: bytes, others: bytes) -> Any:
+    """A batch from its message, with tensors that came torch's way among `others`."""
+    before = getattr(_arriving, "found", None)
+    tensors = _windrow._receive(message, file)
+    _arriving.found = tensors, pickle.loads(others) if others else []
     try:
         return pickle.loads(tree)
     finally:
-        _arriving.tensors = before
+        _arriving.found = before
 
 
 def receive_one(message: bytes, file: Any) -> torch.Tensor:
@@ -251,5 +257,11 @@ def empty_with(collator: Any) -> None:
 
 def _tensor(position: int) -> torch.Tensor:
     """One of the tensors of the batch that is being read."""
-    tensor: torch.Tensor = _arriving.tensors[position]
+    tensor: torch.Tensor = _arriving.found[0][position]
+    return tensor
+
+
+def _other(position: int) -> torch.Tensor:
+    """One of those that came torch's way."""
+    tensor: torch.Tensor = _arriving.found[1][position]
     return tensor
