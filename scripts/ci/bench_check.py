@@ -105,6 +105,8 @@ def once(command, times, limit, count=count):
     fewest = None
     for attempt in range(8):
         found = count([*command, str(times)], attempt) // times
+        if found <= 0:
+            sys.exit(f"{' '.join(command)}: nothing was counted, see benches/instructions/rounds.rs")
         fewest = found if fewest is None else min(found, fewest)
         if limit is None or fewest <= limit:
             break

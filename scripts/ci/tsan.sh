@@ -13,5 +13,8 @@ export RUSTC_BOOTSTRAP=1 RUST_TEST_THREADS=1
 export RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer"
 export TSAN_OPTIONS="suppressions=$PWD/scripts/ci/tsan.supp allocator_may_return_null=1"
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/tsan
-"${CARGO:-cargo}" test --locked --target "$target" --lib "$@"
-exec "${CARGO:-cargo}" test --locked --target "$target" --test suite "$@" -- ahead:: small:: sizes:: executors:: casts:: channels::
+if (($#)); then
+    exec "${CARGO:-cargo}" test --locked --target "$target" --lib --test suite "$@"
+fi
+"${CARGO:-cargo}" test --locked --target "$target" --lib
+"${CARGO:-cargo}" test --locked --target "$target" --test suite -- ahead:: small:: sizes:: executors:: casts:: channels::

@@ -153,6 +153,10 @@ rust() { # module or windrow, tests...
     status=$?
     tail -n 4 "$log"
     grep -a '^SKIP' "$log"
+    if ((!status)) && grep -aq '^test result: ok\. 0 passed' "$log"; then
+        echo "FAILED: test $name, no such test"
+        return 1
+    fi
     ((status)) || return 0
     echo "FAILED: test $name, status $status"
     grep -a -m 20 -A 3 panicked "$log"

@@ -222,7 +222,10 @@ def test(arch, bench, driver, suites, options):
             for where, part in runs:
                 variables = with_coverage() | TABLES[where]
                 title = " ".join(filter(None, (f"sm_{arch}", name, part))) + where
-                command = [program, "--quiet", "--exact", *(test for test in tests if (part or "") in test)]
+                chosen = [test for test in tests if (part or "") in test]
+                if not chosen:
+                    sys.exit(f"{name}: no test has {part or 'its name'}")
+                command = [program, "--quiet", "--exact", *chosen]
                 jobs.append(lambda variables=variables, title=title, command=command: run(title, command, variables))
         with ThreadPoolExecutor(options.processes) as pool:
             faults += [fault for found in pool.map(lambda job: job(), jobs) for fault in found or []]
