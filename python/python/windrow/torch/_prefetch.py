@@ -75,7 +75,7 @@ class Prefetcher:
         transfer = self._transfer()
         iterator: Optional[Iterator[Any]] = None
         started: Optional[Started] = None
-        if self.min_bytes > 0 or getattr(self.loader, "num_workers", 0):
+        if self.min_bytes > 0 or getattr(self.loader, "num_workers", 0) != 0:
             # Here, not in the thread: torch watches its workers only for the main thread.
             iterator = iter(self.loader)
             try:
