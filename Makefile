@@ -189,6 +189,8 @@ lint: $(NVCC_READY) $(VENV)/.lint
 	scripts/ci/unsafe_table.py --check
 	scripts/ci/module_cycles.py src python/src python/python/windrow
 	scripts/ci/script_list.py
+	for file in tests/*.rs; do name=$$(basename $$file .rs); grep -qx "mod $$name;" tests/suite.rs || grep -qx "name = \"$$name\"" Cargo.toml || \
+		{ echo "$$file: neither a module of tests/suite.rs nor a program of Cargo.toml, so that its tests do not run"; exit 1; }; done
 	scripts/docs/links.py
 	scripts/ci/commit_msg.sh
 	sed -n 's/^    "\([^"*]*\).*/\1/p' .cargo/mutants.toml | xargs ls -d >/dev/null
