@@ -80,7 +80,7 @@ class Pool:
         if sent is None:
             self._warn()
             return batch
-        return _Message(sent, tree, _pickled(others, None) if others else b"")
+        return _Message(sent, tree, _pickled(others, _by_torch) if others else b"")
 
     def moved(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy in the pool of a tensor that is plain memory; any other tensor, and one that the pool has no room for, as it
@@ -103,22 +103,26 @@ class Pool:
 
 
 class _Pickler(reduction.ForkingPickler):
-    """Pickles as torch's queue does, but for tensors, of subclasses too: these by `place`, or as torch does without it."""
+    """Pickles as torch's queue does, but for tensors, of subclasses too: what stands for each is what `reduce` returns."""
 
-    place: Any = None
+    reduce: Any
 
     def reducer_override(self, value: Any) -> Any:
-        if self.place is None:
-            return _reduce_by_torch(value) if type(value) is torch.Tensor else NotImplemented
-        return self.place(value) if isinstance(value, torch.Tensor) else NotImplemented
+        return self.reduce(value) if isinstance(value, torch.Tensor) else NotImplemented
 
 
-def _pickled(batch: Any, place: Any) -> bytes:
+def _pickled(value: Any, reduce: Any) -> bytes:
+    """The pickle of a value by `_Pickler`."""
     data = io.BytesIO()
     pickler = _Pickler(data)
-    pickler.place = place
-    pickler.dump(batch)
+    pickler.reduce = reduce
+    pickler.dump(value)
     return data.getvalue()
+
+
+def _by_torch(tensor: torch.Tensor) -> Any:
+    """As torch sends it: a plain tensor without `_reduce`, which would look for the pool again; a subclass by its own rule."""
+    return _reduce_by_torch(tensor) if type(tensor) is torch.Tensor else NotImplemented
 
 
 class _Message:
