@@ -134,9 +134,7 @@ pub(crate) unsafe fn borrowed(
         let mut objects = try_vec(len)?;
         objects.extend((0..len).map(|index| {
             // SAFETY: an entry of a list or tuple, as nothing has changed it since it was counted.
-            let object = unsafe { item_of(samples.as_ptr(), index as ffi::Py_ssize_t) };
-            prefetch(object.cast(), 1);
-            object
+            unsafe { item_of(samples.as_ptr(), index as ffi::Py_ssize_t) }
         }));
         // SAFETY: live objects, which the list holds.
         Ok(unsafe { reader.list(&objects, 0..len, most_bytes) })
@@ -176,9 +174,7 @@ pub(crate) unsafe fn borrowed_pairs(
         let mut objects = try_vec(len)?;
         objects.extend((0..len).map(|index| {
             // SAFETY: as in `borrowed`.
-            let object = unsafe { item_of(side.as_ptr(), index as ffi::Py_ssize_t) };
-            prefetch(object.cast(), 1);
-            object
+            unsafe { item_of(side.as_ptr(), index as ffi::Py_ssize_t) }
         }));
         // SAFETY: live objects, which the list holds.
         Ok(unsafe { reader.list(&objects, 0..len, u64::MAX) })

@@ -6,10 +6,8 @@ use pyo3::{ffi, Borrowed};
 use windrow::bindings::prefetch;
 
 use crate::ground::reserve::{push_to, try_vec};
+use crate::ownership::OBJECTS_AHEAD;
 use crate::private_layouts::HAS_LOCK;
-
-/// The number of values between the one whose reference is counted and the one whose memory is prefetched.
-const VALUES_AHEAD: usize = 16;
 
 /// The children of the samples of a container. Values of dicts are borrowed from them until references are counted, which is to be
 /// done before any Python code runs: that may change the dicts. To count a reference waits for the memory of its object, which
@@ -123,7 +121,7 @@ impl<'py> ChildColumns<'py> {
             return;
         }
         for (index, &value) in self.values.iter().enumerate() {
-            if let Some(later) = self.values.get(index + VALUES_AHEAD) {
+            if let Some(later) = self.values.get(index + OBJECTS_AHEAD) {
                 prefetch(later.cast(), 1);
             }
             // SAFETY: a live object, which a dict holds until here (`push_row`); attached.

@@ -11,3 +11,7 @@ pub(crate) mod producers;
 pub(crate) mod ready;
 pub(crate) mod release;
 pub(crate) mod storage_watch;
+
+/// The number of objects between the one whose reference is counted or released and the one whose memory is prefetched: to count
+/// waits for it.
+const OBJECTS_AHEAD: usize = 16;

@@ -11,6 +11,7 @@ use windrow::dlpack::ManagedTensor;
 use windrow::Tensor;
 
 use crate::ownership::buffer::Buffer;
+use crate::ownership::OBJECTS_AHEAD;
 
 /// Owners that are, or may be, Python objects.
 #[derive(Default)]
@@ -20,9 +21,6 @@ pub(super) struct Foreign {
     pub buffers: Vec<Buffer>,
     pub arrays: Vec<ArrowArray>,
 }
-
-/// The number of objects between the one that is released and the one whose memory is prefetched.
-const OBJECTS_AHEAD: usize = 16;
 
 impl Foreign {
     /// Whether nothing is to be released.

@@ -25,18 +25,16 @@ pub(super) struct Dicts<'a> {
     has_entries: bool,
     /// How many dicts ahead of its use the entries of one are asked for.
     lead: usize,
-    /// Whether references are counted next, which waits for the memory of the values.
-    are_held_next: bool,
     /// The values of the dict that was walked last, without references.
     values: Vec<*mut ffi::PyObject>,
 }
 
 impl<'a> Dicts<'a> {
-    /// `are_held_next`: the caller counts references to the values before it reads these. The only error is MemoryError.
-    pub fn new(py: Python<'_>, keys: &'a [Py<PyAny>], are_held_next: bool) -> PyResult<Dicts<'a>> {
+    /// The only error is MemoryError.
+    pub fn new(py: Python<'_>, keys: &'a [Py<PyAny>]) -> PyResult<Dicts<'a>> {
         let lead = DICTS_AHEAD + VALUES_AHEAD.div_ceil(keys.len().max(1));
         let (class, values) = ((std::ptr::null_mut(), false), try_vec(keys.len())?);
-        Ok(Dicts { keys, class, has_entries: are_known(py), lead, are_held_next, values })
+        Ok(Dicts { keys, class, has_entries: are_known(py), lead, values })
     }
 
     /// Adds the values of the samples, which the caller keeps, up to the first that is no dict with those very keys in their
@@ -99,14 +97,11 @@ impl<'a> Dicts<'a> {
         }
         self.values.clear();
         let (mut keys, values) = (self.keys.iter(), &mut self.values);
-        let (mut are_same, are_held_next) = (true, self.are_held_next);
+        let mut are_same = true;
         // SAFETY: attached, and no Python code runs meanwhile.
         unsafe {
             each_entry(dict, |key, value| {
                 are_same &= keys.next().is_some_and(|known| known.as_ptr() == key);
-                if are_held_next {
-                    prefetch(value.cast(), 1);
-                }
                 if are_same {
                     values.push(value);
                 }

@@ -244,7 +244,7 @@ fn columns_of<'py>(
 ) -> PyResult<ChildColumns<'py>> {
     let py = class.py();
     let mut columns = ChildColumns::with_capacity(py, keys.len(), samples.len())?;
-    let mut dicts = Dicts::new(py, keys, readers.is_none())?;
+    let mut dicts = Dicts::new(py, keys)?;
     let mut index = dicts.walk(&samples[..1], &mut columns)?;
     if let (Some(engine), Some(first)) = (readers, columns.first(0)) {
         if will_be_shared(&first, keys.len() * samples.len()) {

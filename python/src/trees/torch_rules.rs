@@ -26,7 +26,7 @@ pub(crate) fn open_mappings<'py>(
     let py = rules.py();
     let keys = entries(&samples[0], |key| Ok(key.unbind()))?;
     let (mut dicts, mut walked) =
-        (Dicts::new(py, &keys, true)?, ChildColumns::with_capacity(py, keys.len(), samples.len())?);
+        (Dicts::new(py, &keys)?, ChildColumns::with_capacity(py, keys.len(), samples.len())?);
     let num_walked = dicts.walk(samples, &mut walked)?;
     let mut columns: Vec<PyResult<Vec<_>>> = walked.into_lists()?.into_iter().map(Ok).collect();
     // Sample by sample, while a mapping is in a cache; a column ends at its first error.
