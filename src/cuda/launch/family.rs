@@ -221,9 +221,11 @@ pub(crate) fn family_of(work: &SegmentWork<'_>, policy: &Policy) -> Family {
 }
 
 /// Whether rows of an output are so short that four of them share a warp; never for planes or joined outer loops.
+/// `longest`: the bytes of the longest row, of `row_bytes` on average; one far above it would be left to 8 lanes.
 pub(crate) fn is_team(
     op: ElementOp,
     row_bytes: u64,
+    longest: impl FnOnce() -> u64,
     outer: &[SampleLoop],
     planes: u64,
     policy: &Policy,
@@ -232,5 +234,8 @@ pub(crate) fn is_team(
         ElementOp::Read { .. } | ElementOp::Rescale | ElementOp::Scales => policy.max_team_bytes,
         ElementOp::Const(_) | ElementOp::Index => 2 * policy.max_team_bytes,
     };
-    planes == 1 && row_bytes <= most && outer.iter().all(|loop_| loop_.fixed().is_some())
+    let is_short = planes == 1 && row_bytes <= most;
+    is_short
+        && outer.iter().all(|loop_| loop_.fixed().is_some())
+        && longest() <= policy.max_team_skew * most
 }

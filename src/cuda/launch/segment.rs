@@ -411,6 +411,11 @@ impl OutputSegment<'_> {
         }
     }
 
+    /// The largest [`step_of`](Self::step_of) of a sample; 0 without samples.
+    pub fn longest_step(&self) -> u64 {
+        (0..self.num_samples()).map(|index| self.step_of(index)).max().unwrap_or(0)
+    }
+
     /// Whether samples may differ in length.
     pub fn is_joined(&self) -> bool {
         matches!(

@@ -347,6 +347,20 @@ fn short_rows_are_mixed_unless_all_are_aligned() {
 }
 
 #[test]
+fn one_long_row_among_short_ones_is_cut_into_pieces() {
+    let most = i64::try_from(policy().max_team_bytes * policy().max_team_skew).unwrap();
+    for (longest, rows_of_warp) in [(most, 4), (most + 1, 1), (1 << 31, 1)] {
+        // Enough others that a row is short on average.
+        let mut lengths = vec![8; usize::try_from(longest / 2000).unwrap()];
+        lengths[3] = longest;
+        let table = table(&rows(DType::U8, &lengths), &Collate::ragged(Ragged::new()), OUT);
+        assert_eq!(table.families(), [Family::ContiguousCast]);
+        assert_eq!(table.nest(0).rows, rows_of_warp, "{longest}");
+        assert_eq!(table.nest(0).piece == u32::MAX, rows_of_warp == 4);
+    }
+}
+
+#[test]
 fn ragged_samples_are_found_by_hints() {
     let lengths: Vec<i64> = (0..512).map(|i| [0, 1, 90_000, 0, 9000, 33][i % 6]).collect();
     let list = rows(DType::I16, &lengths);

@@ -21,7 +21,7 @@ use super::super::boxes::{
 };
 use super::super::family::{is_team, Family};
 use super::super::kernel_abi::MOVE_BYTES;
-use super::super::loops::SampleLoop;
+use super::super::loops::{Extent, SampleLoop};
 use super::super::output_desc::{
     flags, AlignedCopy, Head, Nest, PlacedCopy, PlacedRows, Rows, ScalarFallback, SmallCopy,
     Strided, Work,
@@ -149,7 +149,11 @@ impl Builder<'_> {
         let starts = outer.iter().map(|loop_| loop_.dst_stride as u64);
         let starts =
             starts.fold(segment.out | segment.starts.step() as u64, |all, stride| all | stride);
-        if is_team(segment.op, row_elems * size, outer, planes, self.policy) {
+        let longest = || match cols.extent {
+            Extent::Fixed(elems) => elems * size,
+            Extent::Joined(unit) => segment.longest_step() * unit * size,
+        };
+        if is_team(segment.op, row_elems * size, longest, outer, planes, self.policy) {
             (nest.piece, nest.rows) = (u32::MAX, TEAMS as u8);
             (nest.items, nest.by_items) = (rows_of_sample as u32, divisor(rows_of_sample)?);
             (nest.pieces, nest.by_pieces) = (1, divisor(1)?);
