@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::host::PipelinedCopy;
 use crate::plan::AsTarget;
-use crate::tensor::{DType, Device, Layout, Owner, Result, Stream, Tensor};
+use crate::tensor::{DType, Device, Error, Layout, Owner, Result, Stream, Tensor};
 
 /// Options of [`Engine::run_with`](crate::Engine::run_with).
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ pub struct RunOptions {
     /// first byte on, so they are aligned if that is.
     pub arena: Option<Tensor>,
     /// The most blocks of a launch, and so the share of the multiprocessors that it has; `None` is as many as there
-    /// is work for.
+    /// is work for. Calls with 0 fail with [`Error::Argument`].
     pub max_blocks: Option<u32>,
 }
 
@@ -65,7 +65,7 @@ impl RunOptions {
         RunOptions { pinned: Some(pinned), ..self }
     }
 
-    /// Sets the most blocks that a launch has.
+    /// Sets the most blocks that a launch has, 1 or more: calls with 0 fail with [`Error::Argument`].
     #[must_use]
     pub fn max_blocks(self, count: u32) -> RunOptions {
         RunOptions { max_blocks: Some(count), ..self }
@@ -75,6 +75,16 @@ impl RunOptions {
     #[must_use]
     pub fn arena(self, arena: Tensor) -> RunOptions {
         RunOptions { arena: Some(arena), ..self }
+    }
+
+    /// Refuses a limit of 0 blocks, with which nothing would be written.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.max_blocks {
+            Some(0) => Err(Error::argument(
+                "max_blocks: 0 blocks write nothing; give 1 or more, or None for no limit".into(),
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// The options of a part of the work: the same stream, producers, owners and blocks, with the engine's own memory.

@@ -3,7 +3,9 @@
 use crate::common::runner::Frame;
 use crate::common::sample::views;
 use crate::common::{runner, Sample};
+use windrow::engine::{CopyOptions, RunOptions};
 use windrow::error::{ErrorValue, Mismatch};
+use windrow::plan::Target;
 use windrow::tensor::Scalar;
 use windrow::{
     Collate, DType, Device, Engine, Error, Layout, Mask, Pad, Plan, Ragged, SampleList, SampleView,
@@ -531,6 +533,24 @@ fn vast(shape: &[i64]) -> SampleView<'static> {
 fn threads_without_end() {
     let engine = Engine::builder().threads(usize::MAX).build().unwrap();
     assert_eq!(engine.num_threads(), Engine::MAX_THREADS);
+}
+
+#[test]
+fn launches_without_a_block() {
+    let none = || RunOptions::default().max_blocks(0);
+    let (row, mut copy) = ([1u8, 2], [7u8; 2]);
+    let sources = [SampleView::from_slice(&row, &[2]).unwrap()];
+    for (_, engine) in runner::runner().engines() {
+        let plan = Plan::new(&sources, &Collate::stack()).unwrap();
+        let error = engine.run_with(plan, none()).unwrap_err();
+        assert!(matches!(error, Error::Argument(_)), "{error}");
+        let mut dsts = [Target::from_slice(&mut copy, &[2]).unwrap()];
+        let options = CopyOptions::new().run(none());
+        let error = engine.copy_many_with(&mut dsts, &sources, options).unwrap_err();
+        assert!(matches!(error, Error::Argument(_)), "{error}");
+        still_works(engine);
+    }
+    assert_eq!(copy, [7; 2]);
 }
 
 #[test]

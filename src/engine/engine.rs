@@ -227,8 +227,8 @@ impl Engine {
     /// Runs a plan as [`Engine::run`] does, with options for streams, owners and memory.
     ///
     /// # Errors
-    /// As [`Engine::run`]; [`Error::Layout`], [`Error::Device`] or [`Error::DType`] for memory given for an arena that is
-    /// read-only, shared, too small, elsewhere, or not bytes.
+    /// As [`Engine::run`]; [`Error::Argument`] for a limit of 0 blocks; [`Error::Layout`], [`Error::Device`] or
+    /// [`Error::DType`] for memory given for an arena that is read-only, shared, too small, elsewhere, or not bytes.
     ///
     /// ```
     /// use windrow::engine::RunOptions;
@@ -241,6 +241,7 @@ impl Engine {
     pub fn run_with(&self, mut plan: Plan<'_>, mut options: RunOptions) -> Result<Vec<LeafOutput>> {
         let counters = &self.shared.counters;
         let span = Span::timed(Stage::Run, counters.now(), &counters.run_ns);
+        options.check()?;
         // Before `_bools`, which writes when it is dropped.
         let _in_use = plan.use_targets()?;
         let tally = Tally::for_plan(&plan);

@@ -155,8 +155,8 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::copy_many`]; of the transform those of [`Engine::assemble`]. [`Error::Argument`](crate::Error::Argument)
-    /// for a `Quantize` without scales, for scales without a `Quantize`, or of another number, and for sides on several devices
-    /// beside a stream, a `Quantize` or a `Dequantize`; [`Error::Device`](crate::Error::Device) for scales to find that are not
+    /// for a limit of 0 blocks, for a `Quantize` without scales, for scales without a `Quantize`, or of another number, and for
+    /// sides on several devices beside a stream, a `Quantize` or a `Dequantize`; [`Error::Device`](crate::Error::Device) for scales to find that are not
     /// where the destination is, for given ones on a device, and for these beside ids on a device.
     pub fn copy_many_with<S: Samples + ?Sized>(
         &self,
@@ -174,6 +174,7 @@ impl Engine {
             written.map(|target| (Some(target.data), &target.layout, target.is_bools)),
         );
         let CopyOptions { transform, scales_out: scales_targets, run } = options;
+        run.check()?;
         let (stream, srcs) = (run.stream, srcs.to_list());
         let of_scales = |scales| list_of_targets(MoveSide::Scales, scales);
         let scales_out = scales_targets.as_deref().map(of_scales).transpose()?;
