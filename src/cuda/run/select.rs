@@ -175,6 +175,12 @@ pub(crate) fn enqueue_table(
             "the samples of this list have too many layouts for the parameters of a kernel",
         ));
     }
+    // It is the stream that memory of the graph comes from.
+    if run.is_capturing && run.stream.handle() == executor.stream.handle() {
+        return Err(refused_in_capture(
+            "indices on a device need another stream than the engine's own",
+        ));
+    }
     let block = match run.is_capturing {
         true => captured_block(run, list, selected.table.chosen_bytes())?,
         false => run.allocate(selected.table.chosen_bytes())?,

@@ -156,6 +156,32 @@ fn a_graph_without_memory_for_what_it_chooses_is_refused_before_any_work() {
     });
 }
 
+#[test]
+fn a_graph_of_the_engines_own_stream_chooses_nothing() {
+    on_gpu(|gpu| {
+        let engine = engine();
+        let list = ResidentSamples::new(gpu, &engine, DType::F32, &[&[40][..]; 5]);
+        let (_memory, chosen) = indices(gpu, DType::I64, &[1, 2]);
+        let out = Buffer::poisoned(gpu, 2 * 160);
+        let mut tensor = out.tensor(DType::F32, &[2, 40]);
+        let taken = list.resident.take(&chosen).unwrap();
+        drop(engine.assemble(&taken, &Collate::stack()).unwrap());
+        gpu.sim.synchronize_all();
+        let own = engine.stream(0).unwrap().handle();
+        assert_eq!(gpu.cuStreamBeginCapture_v2(own, 1), 0);
+        let (calls, error) = traced(gpu, || {
+            engine.assemble_into(&taken, &Collate::stack(), &mut tensor).unwrap_err()
+        });
+        let text = error.to_string();
+        assert!(text.contains("captured") && text.contains("another stream"), "{text}");
+        assert_eq!(calls.iter().find(|call| works(call)), None, "{calls:#?}");
+        // The capture goes on.
+        let mut graph = 0;
+        assert_eq!(gpu.cuStreamEndCapture(own, &mut graph), 0);
+        assert_eq!(gpu.cuGraphDestroy(graph), 0);
+    });
+}
+
 /// Whether a driver call takes memory, enqueues work or waits.
 fn works(call: &str) -> bool {
     ["Alloc", "Launch", "Synchronize"].iter().any(|word| call.contains(word))
