@@ -72,6 +72,18 @@ impl Form {
 }
 
 impl Collate {
+    /// Whether batches have the same bits by either: equal options, with zeros of one sign.
+    pub(crate) fn is_same(&self, other: &Collate) -> bool {
+        let value = |form: &Form| match form {
+            Form::Pad(pad) => pad.value.signs(),
+            _ => [false; 2],
+        };
+        let mut means = self.transform.mean.iter().zip(&other.transform.mean);
+        self == other
+            && value(&self.form) == value(&other.form)
+            && means.all(|(a, b)| a.is_sign_negative() == b.is_sign_negative())
+    }
+
     /// A form without options.
     fn new(form: Form) -> Collate {
         let transform = Transform::default();

@@ -236,7 +236,7 @@ impl CachedPlan {
     fn fits(&self, samples: &SampleList<'_>, collate: &Collate) -> bool {
         let outputs = &self.body.outputs;
         self.body.batch_shapes[0].num_samples == samples.len()
-            && self.collate == *collate
+            && self.collate.is_same(collate)
             && (samples.selection().is_some() || outputs[0].is_scattered(samples.each()))
     }
 }

@@ -19,6 +19,17 @@ pub enum Scalar {
     Complex(f64, f64),
 }
 
+impl Scalar {
+    /// The signs of its parts, which `==` does not compare of zeros: a negative one is true. `[false; 2]` for integers.
+    pub(crate) fn signs(self) -> [bool; 2] {
+        match self {
+            Scalar::Int(_) => [false; 2],
+            Scalar::Float(value) => [value.is_sign_negative(), false],
+            Scalar::Complex(re, im) => [re.is_sign_negative(), im.is_sign_negative()],
+        }
+    }
+}
+
 impl Default for Scalar {
     fn default() -> Self {
         Scalar::Int(0)

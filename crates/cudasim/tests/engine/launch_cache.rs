@@ -62,6 +62,20 @@ fn a_plan_serves_its_own_options_count_and_engine_alone() {
 }
 
 #[test]
+fn a_plan_serves_zeros_of_its_own_sign_alone() {
+    on_gpu(|gpu| {
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
+        let (_memory, chosen) = indices(gpu, DType::I64, &[3, 0]);
+        let list = ResidentSamples::new(gpu, &engine, DType::F32, &[&[32][..]; 5]);
+        for zero in [0.0, 0.0, -0.0, 0.0] {
+            let form = Collate::pad(Pad::new().size(40).value(zero));
+            let batch = take_and(&list, &engine, (&chosen, &form), &lane);
+            assert_eq!(consume(&lane, &batch), list.expected(&[3, 0], &form), "{zero}");
+        }
+    });
+}
+
+#[test]
 fn lists_do_not_share_what_is_kept() {
     on_gpu(|gpu| {
         let (engine, lane) = (engine(), ForeignStream::new(gpu));
