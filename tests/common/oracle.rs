@@ -56,6 +56,7 @@ pub fn oracle(samples: &[Sample], ask: &Ask) -> Expected {
     let arithmetic = Arithmetic::new(ask, samples);
     let mut expected = frame(samples, ask, dtype, &order);
 
+    let (mut source, mut target) = (Vec::new(), Vec::new());
     for (index, sample) in samples.iter().enumerate() {
         let (room, at) = room(samples, ask, index);
         let kept: Vec<i64> =
@@ -64,8 +65,8 @@ pub fn oracle(samples: &[Sample], ask: &Ask) -> Expected {
         expected.bytes_read += read as u64 * sample.dtype.size() as u64;
         coordinates(&kept, |coords| {
             // A sample that is too long on its left loses its first elements.
-            let source: Vec<i64> =
-                coords.iter().zip(&room.lead).map(|(c, lead)| c - lead.min(&0)).collect();
+            source.clear();
+            source.extend(coords.iter().zip(&room.lead).map(|(c, lead)| c - lead.min(&0)));
             let bits = arithmetic.apply(sample.dtype, dtype, sample.element(&source), &source);
             let bits = raised(ask, index, bits);
             let place = |d: usize| match at {
@@ -73,8 +74,9 @@ pub fn oracle(samples: &[Sample], ask: &Ask) -> Expected {
                 _ => coords[d] + room.lead[d].max(0),
             };
             let row = if let At::Row = at { Some(index as i64) } else { None };
-            let place: Vec<i64> = row.into_iter().chain(order.iter().map(|&d| place(d))).collect();
-            store(&mut expected.data, dtype, &expected.shape, &place, bits);
+            target.clear();
+            target.extend(row.into_iter().chain(order.iter().map(|&d| place(d))));
+            store(&mut expected.data, dtype, &expected.shape, &target, bits);
         });
         let shape: Vec<i64> = order.iter().map(|&d| kept[d]).collect();
         let mut part = Vec::new();

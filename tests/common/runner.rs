@@ -399,6 +399,9 @@ pub fn bytes_of(tensor: &Tensor) -> Vec<u8> {
     #[cfg(feature = "cuda")]
     if matches!(tensor.device(), Device::Cuda(_)) {
         tensor.synchronize().expect("work that ends well");
+        if tensor.layout().is_compact() {
+            return device::read(tensor.data_ptr().addr() as u64, tensor.nbytes());
+        }
         let span = tensor.layout().byte_span(tensor.dtype());
         let low = tensor.data_ptr().wrapping_offset(span.start as isize);
         let memory = device::read(low.addr() as u64, (span.end - span.start) as usize);
