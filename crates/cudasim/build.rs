@@ -8,7 +8,6 @@ mod nvcc;
 
 use std::env;
 use std::fs;
-use std::iter::once;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -69,7 +68,7 @@ fn flags_of_all() -> Vec<String> {
     flags
 }
 
-/// The source of the simulator, one [`unit`], and those of the emulator of machine code. Tests spend most of their time in the
+/// The sources of the simulator and of the emulator of machine code, one [`unit`] each. Tests spend most of their time in the
 /// emulator, so its flags optimize more.
 fn simulator(here: &Path, out: &Path) -> Vec<Source> {
     let warnings = strings(&["-Wall", "-Wextra"]);
@@ -79,10 +78,7 @@ fn simulator(here: &Path, out: &Path) -> Vec<Source> {
         // The simulator runs on the machine that builds it.
         fast.push("-march=native".into());
     }
-    files(&here.join("device_code"), "h");
-    let emulator =
-        files(&here.join("device_code"), "cpp").into_iter().map(|source| (source, fast.clone()));
-    once((unit(&here.join("sim"), out), warnings)).chain(emulator).collect()
+    [(unit(&here.join("sim"), out), warnings), (unit(&here.join("device_code"), out), fast)].into()
 }
 
 /// A source, written to `out`, that includes all .cpp of a folder: headers are most of what a compiler reads for each.

@@ -41,37 +41,59 @@ std::string hex(uint64_t number) {
     return text;
 }
 
-/// Calls `f(lane, address)` for the lanes that take part; looks at alignment and counts.
-template <class F>
-void for_addresses(Warp& warp, const Instruction& in, const Operand& memory, Lanes active, bool may_touch(Reach&, uint64_t, uint64_t),
-                   const F& f) {
-    if (!active) return;
+/// Notes the addresses of the lanes that take part in `touched`, looks at alignment and counts. Whether the lanes are neighbours
+/// whose bytes follow each other, as a rule of kernels: then they are looked at together.
+bool touch(Warp& warp, const Instruction& in, const Operand& memory, Lanes active, bool may_touch(Reach&, uint64_t, uint64_t)) {
+    if (!active) return false;
     uint64_t base = offset_of(warp, memory);
     if (memory.uniform != kZero) {
         base += uint64_t(warp.uniform[memory.uniform + 1]) << 32 | warp.uniform[memory.uniform];
     }
     const uint32_t *low = warp.registers[memory.index],
                    *high = warp.registers[memory.index == kZero ? kZero : memory.index + 1];
-    for (int lane = 0; lane < 32; lane++) {
-        if (!(active >> lane & 1)) continue;
-        uint64_t address = base + (uint64_t(high[lane]) << 32 | low[lane]);
-        // A power of two: a division is a third of what a load takes.
-        if (address & (in.bytes - 1)) warp.fail("address " + hex(address) + " is not a multiple of " + std::to_string(in.bytes));
-        if (!may_touch(*warp.reach, address, in.bytes)) {
-            auto near = warp.reach->near(address);
-            warp.fail(std::to_string(in.bytes) + " bytes at " + hex(address) + " (lane " + std::to_string(lane) +
-                      ") are not in memory that is allocated" +
-                      (near.end ? ", which is " + hex(near.begin) + " to " + hex(near.end) + " there" : ""));
+    uint64_t* addresses = warp.touched.addresses;
+    for_lanes([&](int lane) { addresses[lane] = base + (uint64_t(high[lane]) << 32 | low[lane]); });
+    const int first = std::countr_zero(active), count = std::popcount(active);
+    const uint64_t begin = addresses[first], bytes = uint64_t(count) * in.bytes;
+    uint64_t apart = active >> first == kAllLanes >> (32 - count) ? begin & (in.bytes - 1) : 1;
+    for_lanes([&](int lane) {
+        uint64_t from_row = addresses[lane] - (begin + uint64_t(lane - first) * in.bytes);
+        apart |= active >> lane & 1 ? from_row : 0;
+    });
+    const bool is_row = !apart && may_touch(*warp.reach, begin, bytes);
+    if (is_row) {
+        warp.touched.add(begin, bytes);
+    } else {
+        uint64_t last = ~begin;
+        for (Lanes left = active; left; left &= left - 1) {
+            const int lane = std::countr_zero(left);
+            const uint64_t address = addresses[lane];
+            // Mostly all lanes ask for one place.
+            if (address == last) continue;
+            last = address;
+            // A power of two: a division is a third of what a load takes.
+            if (address & (in.bytes - 1)) warp.fail("address " + hex(address) + " is not a multiple of " + std::to_string(in.bytes));
+            if (!may_touch(*warp.reach, address, in.bytes)) {
+                auto near = warp.reach->near(address);
+                warp.fail(std::to_string(in.bytes) + " bytes at " + hex(address) + " (lane " + std::to_string(lane) +
+                          ") are not in memory that is allocated" +
+                          (near.end ? ", which is " + hex(near.begin) + " to " + hex(near.end) + " there" : ""));
+            }
+            warp.touched.add(address, in.bytes);
         }
-        warp.touched.add(address, in.bytes);
-        warp.touched.addresses[lane] = address;
-        f(lane, address);
     }
     auto& accesses = warp.counts->accesses[size_t(in.access)];
     accesses.requests++;
     accesses.sectors += warp.touched.num_sectors;
     accesses.lines += warp.touched.num_lines;
-    accesses.bytes += uint64_t(std::popcount(active)) * in.bytes;
+    accesses.bytes += bytes;
+    return is_row;
+}
+
+/// Calls `f(lane, address)` for the lanes that take part.
+template <class F>
+void for_addresses(const Warp& warp, Lanes active, const F& f) {
+    for (Lanes left = active; left; left &= left - 1) f(std::countr_zero(left), warp.touched.addresses[std::countr_zero(left)]);
 }
 
 }  // namespace
@@ -80,11 +102,21 @@ void run_load(Warp& warp, const Instruction& in, Lanes active) {
     auto may_read = [](Reach& reach, uint64_t address, uint64_t bytes) { return reach.may_read(address, bytes); };
     const Operand& to = in[0];
     if (to.kind != Kind::reg) warp.fail("a load to this operand");
+    const bool is_row = touch(warp, in, in[1], active, may_read);
+    if (to.index == kZero) return;
     unsigned words = words_of(in);
-    for_addresses(warp, in, in[1], active, may_read, [&](int lane, uint64_t address) {
+    if (is_row && in.bytes >= 4) {
+        const int first = std::countr_zero(active), count = std::popcount(active);
+        const auto* row = reinterpret_cast<const uint32_t*>(warp.touched.addresses[first]);
+        for (unsigned word = 0; word < words; word++) {
+            uint32_t* lanes = &warp.registers[to.index + word][first];
+            for (int lane = 0; lane < count; lane++) lanes[lane] = row[lane * words + word];
+        }
+        return;
+    }
+    for_addresses(warp, active, [&](int lane, uint64_t address) {
         uint32_t value[4] = {};
         copy_bytes(value, reinterpret_cast<const void*>(address), in.bytes);
-        if (to.index == kZero) return;
         value[0] = extended(in, value[0]);
         for (unsigned word = 0; word < words; word++) warp.registers[to.index + word][lane] = value[word];
     });
@@ -94,11 +126,23 @@ void run_store(Warp& warp, const Instruction& in, Lanes active) {
     auto may_write = [](Reach& reach, uint64_t address, uint64_t bytes) { return reach.may_write(address, bytes); };
     Vector scratches[4];
     const Vector* values[4];
-    for (unsigned word = 0; word < words_of(in); word++) values[word] = &warp.raw(in[1], scratches[word], word);
-    for_addresses(warp, in, in[0], active, may_write, [&](int lane, uint64_t address) {
+    const unsigned words = words_of(in);
+    for (unsigned word = 0; word < words; word++) values[word] = &warp.raw(in[1], scratches[word], word);
+    const bool is_row = touch(warp, in, in[0], active, may_write);
+    const int first = std::countr_zero(active), count = std::popcount(active);
+    const bool is_first = is_row && warp.reach->write_once(warp.touched.addresses[first], uint64_t(count) * in.bytes);
+    if (is_first && in.bytes >= 4) {
+        auto* row = reinterpret_cast<uint32_t*>(warp.touched.addresses[first]);
+        for (unsigned word = 0; word < words; word++) {
+            const uint32_t* lanes = &values[word]->lane[first];
+            for (int lane = 0; lane < count; lane++) row[lane * words + word] = lanes[lane];
+        }
+        return;
+    }
+    for_addresses(warp, active, [&](int lane, uint64_t address) {
         uint32_t value[4];
-        for (unsigned word = 0; word < words_of(in); word++) value[word] = (*values[word])[lane];
-        if (!warp.reach->write_once(address, in.bytes)) {
+        for (unsigned word = 0; word < words; word++) value[word] = (*values[word])[lane];
+        if (!is_first && !warp.reach->write_once(address, in.bytes)) {
             warp.fail(std::to_string(in.bytes) + " bytes at " + hex(address) + " (lane " + std::to_string(lane) +
                       ") are written a second time");
         }

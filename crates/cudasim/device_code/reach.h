@@ -2,6 +2,7 @@
 // once at most.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -35,15 +36,15 @@ class Reach {
     }
     bool may_write(uint64_t address, uint64_t bytes) { return known(address, bytes); }
 
-    /// Notes a store, which is aligned to its 1 to 16 bytes. False if one of them has been written before: an output has
-    /// one writer, and what a second one writes may be the same.
+    /// Notes a store, whose bytes are aligned to 1 to 16 of them. False, and nothing is noted, if one of them has been written
+    /// before: an output has one writer, and what a second one writes may be the same.
     bool write_once(uint64_t address, uint64_t bytes) {
         if (!is_written_once) return true;
-        uint64_t& written = page_of(address)[address / 64 % 64];
-        const uint64_t mask = ((1ull << bytes) - 1) << address % 64;
-        const bool is_first = !(written & mask);
-        written |= mask;
-        return is_first;
+        uint64_t before = 0;
+        for_words(address, bytes, [&](uint64_t& written, uint64_t mask) { before |= written & mask; });
+        if (before) return false;
+        for_words(address, bytes, [](uint64_t& written, uint64_t mask) { written |= mask; });
+        return true;
     }
 
     /// The allocation that an address is in or right behind; empty if there is none.
@@ -70,6 +71,16 @@ class Reach {
         auto& [last_number, last] = last_pages[number & (kLasts - 1)];
         if (!last || last_number != number) last_number = number, last = &pages[number];
         return *last;
+    }
+
+    /// Calls `f(word, mask)` for the words that have these bytes' bits.
+    template <class F>
+    void for_words(uint64_t address, uint64_t bytes, const F& f) {
+        for (const uint64_t end = address + bytes; address < end;) {
+            const uint64_t next = std::min(end, (address | 63) + 1);
+            f(page_of(address)[address / 64 % 64], (~0ull >> (64 - (next - address))) << address % 64);
+            address = next;
+        }
     }
 
     static constexpr size_t kLasts = 64;

@@ -12,8 +12,8 @@ void Warp::reset(BlockState& of, uint32_t thread, uint32_t num_threads, Reach& m
     reach = &may_touch;
     counts = &to;
     first_thread = thread;
-    // A register that nothing has written is not zero.
-    memset(registers, 0xDD, sizeof registers);
+    // A register that nothing has written is not zero. A kernel has no others than its cubin says.
+    memset(registers, 0xDD, of.kernel->registers * sizeof registers[0]);
     memset(registers[kZero], 0, sizeof registers[kZero]);
     memset(uniform, 0xDD, sizeof uniform);
     memset(predicates, 0, sizeof predicates);
