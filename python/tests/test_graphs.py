@@ -1,5 +1,7 @@
 """Graphs of PyTorch Geometric in `wr.collate`, field by field beside ``Batch.from_data_list``."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ from torch_geometric.data import Batch, Data, HeteroData  # noqa: E402
 import windrow.torch  # noqa: E402
 
 RNG = np.random.default_rng(0)
+NUMBERS = itertools.count()
 
 
 def graph(n, **more):
@@ -52,6 +55,55 @@ def hetero(n):
     return data
 
 
+def raised(*values, by, dim=0):
+    """Graphs with an attribute `q` that is raised by `by` for each."""
+
+    class Raised(Data):
+        def __inc__(self, key, value, *args, **kwargs):
+            return by if key == "q" else super().__inc__(key, value, *args, **kwargs)
+
+        def __cat_dim__(self, key, value, *args, **kwargs):
+            return dim if key == "q" else super().__cat_dim__(key, value, *args, **kwargs)
+
+    # PyTorch Geometric keeps one class of batches for each name.
+    Raised.__name__ = f"Raised{next(NUMBERS)}"
+    return [Raised(q=value, x=torch.ones(2, 1)) for value in values]
+
+
+def ones(*lengths, shape=(2,), **options):
+    return [torch.ones(length, *shape, **options) for length in lengths]
+
+
+RAISED = {
+    "float by int": lambda: raised(*ones(2, 3, 1), by=2),
+    "float by float": lambda: raised(*ones(2, 3, 1), by=2.7),
+    "float by less than 1": lambda: raised(*ones(2, 3), by=0.5),
+    "float by a float tensor": lambda: raised(*ones(2, 3, 1), by=torch.tensor(2.7)),
+    "float by float64 without dims": lambda: raised(*ones(2, 3, 1), by=torch.tensor(0.7, dtype=torch.float64)),
+    "float16 by float32 without dims": lambda: raised(*ones(2, 3, 1, dtype=torch.float16), by=torch.tensor(2049.7)),
+    "float16 by a vector of float32": lambda: raised(*ones(2, 3, dtype=torch.float16), by=torch.tensor([2049.7, 1 / 3])),
+    "int by float": lambda: raised(*ones(2, 3, 1, dtype=torch.int64), by=2.7),
+    "int by a vector of floats": lambda: raised(*ones(2, 2, dtype=torch.int64), by=torch.tensor([1.5, 10.5])),
+    "uint8 by a vector of ints": lambda: raised(*ones(2, 2, dtype=torch.uint8), by=torch.tensor([300, 10])),
+    "uint8 by a vector of int16": lambda: raised(*ones(2, 2, dtype=torch.uint8), by=torch.tensor([300, 10], dtype=torch.int16)),
+    "int32 by int32 without dims": lambda: raised(*ones(2, 3, dtype=torch.int32), by=torch.tensor(5, dtype=torch.int32)),
+    "int32 by a column": lambda: raised(*[part.int().T for part in ones(2, 3)], by=torch.tensor([[3], [4]]), dim=1),
+    "int64 by a column": lambda: raised(*[part.long().T for part in ones(2, 3)], by=torch.tensor([[3], [4]]), dim=-1),
+    "floats by a column": lambda: raised(*[part.T for part in ones(2, 3)], by=torch.tensor([[1.0], [10.0]]), dim=1),
+    "a vector beside the dim": lambda: raised(*[part.T for part in ones(2, 2)], by=torch.tensor([3, 40]), dim=1),
+    "more rows than the values have": lambda: raised(*ones(2, 2, shape=()), by=torch.tensor([[3], [4]])),
+    "float by complex": lambda: raised(*ones(2, 2), by=torch.tensor([1 + 1j, 2])),
+    "complex by float64": lambda: raised(*ones(2, 2, dtype=torch.complex64), by=torch.tensor([0.1, 2], dtype=torch.float64)),
+    "complex by int": lambda: raised(*ones(2, 2, dtype=torch.complex64), by=3),
+    "bool by int": lambda: raised(*ones(2, 3, dtype=torch.bool), by=3),
+    "bool by float": lambda: raised(*ones(2, 3, dtype=torch.bool), by=1.5),
+    "bool by a vector of uint8": lambda: raised(*ones(2, 3, dtype=torch.bool), by=torch.tensor([1, 2], dtype=torch.uint8)),
+    "bool by 0": lambda: raised(*ones(2, 3, dtype=torch.bool), by=torch.tensor(0)),
+    "values without dims": lambda: raised(*map(torch.tensor, (1, 2, 3)), by=1.5),
+    "stacked": lambda: raised(*ones(2, 2), by=torch.tensor([1.5, 2]), dim=None),
+    "numbers": lambda: raised(1.5, 2.5, 3.5, by=1.7),
+    "one graph": lambda: raised(*ones(2), by=torch.tensor([1.5, 10])),
+}
 LISTS = {
     "graphs": lambda: [graph(n) for n in (3, 1, 5, 2)],
     "one": lambda: [graph(4)],
@@ -64,6 +116,7 @@ LISTS = {
     "rules of their own": lambda: [paired(n) for n in (2, 4, 3)],
     "hetero": lambda: [hetero(n) for n in (2, 4, 1)],
     "int32 indices": lambda: [Data(x=torch.rand(n, 1), edge_index=torch.randint(0, n, (2, 4), dtype=torch.int32)) for n in (2, 3)],
+    **RAISED,
 }
 
 
@@ -95,6 +148,55 @@ def test_as_from_data_list(case):
         for a, b in zip(back.stores, other.stores):
             for key in b.keys():
                 assert_value(a[key], b[key], key)
+
+
+def has_gradients(value):
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+@pytest.mark.parametrize("case", [case for case in RAISED if has_gradients(RAISED[case]()[0].q)])
+def test_gradients_of_values_that_are_raised(case):
+    def gradients(function):
+        graphs = RAISED[case]()
+        leaves = [graph.q.requires_grad_() for graph in graphs]
+        out = function(graphs).q
+        (out * torch.arange(out.numel()).view(out.shape)).sum().abs().backward()
+        return out.detach(), [leaf.grad for leaf in leaves]
+
+    (got, of_got), (want, of_want) = map(gradients, (windrow.torch.collate_fn(), Batch.from_data_list))
+    assert_value(got, want, case)
+    for a, b in zip(of_got, of_want):
+        assert_value(a, b, case)
+
+
+def test_raised_values_of_a_spec_keep_its_dtype():
+    graphs = raised(*ones(2, 2, dtype=torch.int64), by=torch.tensor([300, 10]))
+    assert torch.equal(wr.collate(graphs, {"q": wr.Concat(dtype="int16")}).q, Batch.from_data_list(graphs).q.short())
+    refusal(
+        lambda: wr.collate(graphs, {"q": wr.Concat(dtype="uint8")}), wr.DTypeError,
+        'sample 1 at "q": expected uint8, got 301 after the addition; store it in a wider dtype', index=1, path="q", expected="uint8", got="301 after the addition",
+    )  # fmt: skip
+    floats = raised(*ones(2, 2, dtype=torch.int64), by=torch.tensor([1.5, 10]))
+    got = wr.collate(floats, {"q": wr.Concat(dtype="float64")}).q
+    assert got.dtype == torch.float64 and torch.equal(got, Batch.from_data_list(floats).q.double())
+    for by in (2.5, torch.tensor([1.5, 10]), torch.tensor([[2.5]])):
+        refusal(
+            lambda: wr.collate([{"g": graph} for graph in raised(*ones(2, 2), by=by)], {"g.q": wr.Concat(dtype="int32")}), wr.DTypeError,
+            r'sample 0 at "g\.q": expected int32, got float32 after the addition; store it in a wider dtype', index=0, path="g.q",
+        )  # fmt: skip
+    refusal(lambda: wr.collate(raised(1, 2, by=2.5)), wr.DTypeError, 'sample 0 at "q": expected int64, got float32 after the addition', path="q")
+
+
+def test_increments_of_more_dims_than_the_values():
+    graphs = raised(*ones(2, 2, shape=()), by=torch.tensor([[3]]))
+    assert_value(wr.collate(graphs).q, Batch.from_data_list(graphs).q, "q")
+
+
+def test_promoted_values_into_the_batch_of_an_earlier_call():
+    graphs = RAISED["int by a vector of floats"]()
+    out = wr.collate(graphs)
+    got = wr.collate(graphs, out=out)
+    assert got.q.data_ptr() == out.q.data_ptr() and torch.equal(got.q, Batch.from_data_list(graphs).q)
 
 
 def test_graphs_are_not_changed():

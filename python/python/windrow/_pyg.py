@@ -11,6 +11,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 import numpy as np
 import torch
 from torch_geometric.data import Batch, Data, HeteroData
+from torch_geometric.data.collate import get_incs
 from torch_geometric.data.storage import N_KEYS, NodeStorage
 
 import windrow as wr
@@ -30,8 +31,10 @@ class _Joined(NamedTuple):
     attr: str
     # Along this dim; None: stacked.
     dim: Optional[int]
-    # The increments of each graph's values, if there are any; `_BY_NODES`: the nodes of the graphs before.
+    # The increments of each graph's values; None: all are 0; `_BY_NODES`: the nodes of the graphs before.
     steps: Any
+    # Whether the increments are added. PyTorch Geometric leaves out those of one dim whose last, as an integer, is 0.
+    is_raised: bool
 
 
 _BY_NODES = object()
@@ -122,28 +125,32 @@ class _Graphs:
         is_tensor = type(elem) is torch.Tensor
         dim = first.__cat_dim__(attr, elem, stores[0]) if is_tensor and elem.dim() else None
         steps = _steps(self._samples, stores, attr, values, self._nodes.get(key))
+        is_raised = steps is _BY_NODES or steps is not None and (is_tensor and steps.dim() > 1 or int(steps[-1]) != 0)
         kwargs: Dict[str, Any] = {} if dim is None else {"dim": dim}
         if not is_tensor:
             # Ints keep the dtype that the call or its spec gives.
             if any(type(value) is float for value in values):
                 kwargs["dtype"] = str(torch.get_default_dtype()).rpartition(".")[2]
-        elif steps is not None and elem.dtype == torch.bool:
-            kwargs["dtype"] = "int64"
-        if steps is not None:
+        elif is_raised and steps is not _BY_NODES:
+            dtype = _dtype_of_sums(elem.new_empty(1), steps)
+            # The engine has no casts to complex dtypes: `_raised` promotes to them.
+            if dtype != elem.dtype and not dtype.is_complex:
+                kwargs["dtype"] = str(dtype).rpartition(".")[2]
+        if is_raised:
             kwargs["copy"] = True  # Raised in place.
         if name in self.children:
             where = self._where(name)
             raise located(ValueError(f"two attributes are at {where!r}; give another sep="), 0, where)
         self.children[name] = values
         self.forms[name] = ("stack" if dim is None else "concat", kwargs)
-        self._joined[name] = _Joined(key, attr, dim, steps)
+        self._joined[name] = _Joined(key, attr, dim, steps, is_raised)
 
     def _where(self, name: str) -> str:
         """The path of an attribute."""
         return self._sep.join(filter(None, (self._path, name)))
 
     def unflatten(self, made: Dict[str, Any]) -> Any:
-        """The `Batch` of PyTorch Geometric of the assembled children, which are raised in place."""
+        """The `Batch` of PyTorch Geometric of the assembled children, which are raised."""
         out = Batch(_base_cls=type(self._samples[0])).stores_as(self._samples[0])
         device = next((_values(child).device for child in made.values()), None)
         slices: Dict[Any, Any] = {}
@@ -178,7 +185,7 @@ class _Graphs:
                 name, how = joined[attr]
                 if how.steps is _BY_NODES:
                     how = how._replace(steps=torch.from_numpy(ends[:-1].copy()))
-                store[attr] = _raised(made[name], how, slices[attr], self._where(name))
+                store[attr] = _raised(made[name], how, slices[attr], self._where(name)) if how.is_raised else _values(made[name])
                 increments[attr] = torch.zeros(count, dtype=torch.int64) if how.steps is None else how.steps
             elif attr in passed:
                 store[attr], increments[attr] = passed[attr], None
@@ -242,23 +249,25 @@ def _num_nodes(store: Any) -> Any:
 
 
 def _steps(samples: List[Any], stores: List[Any], attr: str, values: List[Any], nodes: Optional[_Nodes]) -> Any:
-    """The number added to each graph's values: the sum of the ``__inc__`` of the graphs before it. None if all are 0, `_BY_NODES`
-    if it is the first node of the graph."""
-    if type(samples[0]).__inc__ is Data.__inc__ and nodes is not None and "batch" not in attr:
-        # The default `__inc__` depends on the number of nodes, which it would look for in each graph.
-        if not (samples[0].__inc__(attr, values[0], stores[0]) or "index" in attr or attr == "face"):
-            return None
-        # The dtype of bools depends on whether there is anything to add.
-        if nodes.counted_by is not None and len(samples) > 1 and getattr(values[0], "dtype", torch.bool) != torch.bool:
-            return _BY_NODES
-        each = nodes.counts()
-    else:
-        each = [sample.__inc__(attr, value, store) for sample, value, store in zip(samples, values, stores)]
-    if isinstance(each[0], torch.Tensor):
-        increments = torch.stack(each)
-        return torch.cat([increments.new_zeros((1, *increments.shape[1:])), increments.cumsum(0)[:-1]])
-    starts = torch.tensor([0, *itertools.accumulate(each[:-1])])
-    return starts if int(starts[-1]) != 0 else None
+    """The number added to each graph's values: the sum of the ``__inc__`` of the graphs before it. None if the default ``__inc__`` has
+    nothing to add, `_BY_NODES` if it is the first node of the graph."""
+    if type(samples[0]).__inc__ is not Data.__inc__ or nodes is None or "batch" in attr:
+        return get_incs(attr, values, samples, stores)
+    # The default `__inc__` depends on the number of nodes, which it would look for in each graph.
+    if not (samples[0].__inc__(attr, values[0], stores[0]) or "index" in attr or attr == "face"):
+        return None
+    # The dtype of bools depends on whether there is anything to add.
+    if nodes.counted_by is not None and len(samples) > 1 and getattr(values[0], "dtype", torch.bool) != torch.bool:
+        return _BY_NODES
+    return torch.tensor([0, *itertools.accumulate(nodes.counts()[:-1])])
+
+
+def _dtype_of_sums(values: torch.Tensor, steps: Any) -> torch.dtype:
+    """The dtype of ``values + step``; that of the values where torch has no promotion, as for wide unsigned dtypes."""
+    try:
+        return torch.result_type(values, steps[0])
+    except RuntimeError:
+        return values.dtype
 
 
 def _values(child: Any) -> Any:
@@ -277,21 +286,43 @@ def _ends(child: Any, how: _Joined, count: int) -> Any:
 
 
 def _raised(child: Any, how: _Joined, ends: Any, path: str) -> Any:
-    """The values of a child, raised in place unless they have no steps."""
+    """The values of a child with their steps added, in place unless they keep gradients, become complex or are broadcast. DTypeError for
+    sums that an integer dtype, or the dtype of a spec, does not hold."""
     values, steps = _values(child), how.steps
-    if steps is None:
-        return values
     dim = (how.dim or 0) % values.dim()
+    dtype = _dtype_of_sums(values, steps)
     # One for each graph, or for each graph those before its dim: PyTorch Geometric's pairs of sources and targets.
-    num_steps = math.prod(steps.shape[1:])
-    is_plain = num_steps == 1 or steps.shape[1 : 1 + dim] == values.shape[:dim] and num_steps == math.prod(values.shape[:dim])
-    is_plain = is_plain and not values.requires_grad and not values.is_complex()
-    if values.device.type == "cpu" and is_plain and values.is_contiguous():
-        _add_per_sample(values, ends, steps.reshape(-1), dim, path)
-    elif steps.dim() == 1:
+    is_per_block = tuple(steps.shape[1:]) == (*values.shape[:dim], *[1] * (values.dim() - dim))
+    is_plain = is_per_block or steps.dim() <= values.dim() + 1 and math.prod(steps.shape[1:]) == 1
+    is_plain = is_plain and not (values.is_complex() or steps.is_floating_point() or steps.is_complex() or steps.dtype == torch.bool)
+    is_apart = values.requires_grad or dtype.is_complex and dtype != values.dtype
+    if values.device.type == "cpu" and is_plain and not is_apart and values.is_contiguous():
+        _add_per_sample(values, ends, steps.reshape(-1).cpu(), dim, path)
+        return values
+    if not (is_apart or torch.can_cast(dtype, values.dtype)):
+        raise _beyond(0, path, values.dtype, str(dtype).rpartition(".")[2])
+    if steps.dim() == 1:
         counts = ends.diff().to(values.device)
-        values += steps.to(values).repeat_interleave(counts).reshape(-1, *[1] * (values.dim() - 1 - dim))
-    else:
-        for part, step in zip(values.split(ends.diff().tolist(), how.dim or 0), steps):
-            part += step.to(values)
+        added = steps.to(values.device, dtype).repeat_interleave(counts).reshape(-1, *[1] * (values.dim() - 1 - dim))
+        return values + added if is_apart else values.add_(added)
+    parts, steps = values.split(ends.diff().tolist(), dim), steps.to(values.device)
+    broadcast: Any = torch.broadcast_shapes
+    if is_apart or any(broadcast(part.shape, steps.shape[1:]) != part.shape for part in parts):
+        return torch.cat([part + step for part, step in zip(parts, steps)], how.dim or 0)
+    for index, (part, step) in enumerate(zip(parts, steps)):
+        if dtype != values.dtype and not dtype.is_floating_point:
+            sums = part + step
+            beyond = sums[sums != sums.to(values.dtype)]
+            if beyond.numel():
+                raise _beyond(index, path, values.dtype, beyond[0].item())
+        part += step
     return values
+
+
+def _beyond(index: int, path: str, dtype: torch.dtype, got: Any) -> Exception:
+    """The DTypeError for sums that are beyond a dtype."""
+    expected, got = str(dtype).rpartition(".")[2], f"{got} after the addition"
+    text = f"sample {index}{at_path(path)}: expected {expected}, got {got}; store it in a wider dtype"
+    error: Any = located(wr.DTypeError(text), index, path)
+    error.expected, error.got = expected, got
+    return error  # type: ignore[no-any-return]
