@@ -410,6 +410,14 @@ def test_nested_tensors_in_and_out(layout):
     same_gradients((out * 2).values(), torch.cat(tensors) * 2, tensors)
 
 
+@pytest.mark.parametrize("value", [np.float64(1.5), np.float32(1.5), np.int64(2), np.complex64(2j), np.complex128(2j), torch.tensor(2j)])
+def test_values_of_numpy_and_tensors(value):
+    tensors = [torch.ones(1, dtype=torch.complex128), torch.ones(2, dtype=torch.complex128)]
+    want = padded(tensors, complex(value))
+    assert torch.equal(ops.pad(tensors, value)[0], want)
+    assert torch.equal(ops.repad(torch.cat(tensors), offsets_of(tensors), value)[0], want)
+
+
 def test_offsets_of_nested_tensors_are_int64():
     nested = torch.nested.nested_tensor_from_jagged(torch.ones(3), torch.tensor([0, 1, 3], dtype=torch.int32))
     assert torch.equal(ops.ragged(nested)[1], torch.tensor([0, 1, 3]))

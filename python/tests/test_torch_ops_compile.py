@@ -145,6 +145,25 @@ def test_sizes_that_are_in_the_data(backend):
     assert counter.frame_count == 1
 
 
+PADDED = {
+    "a list": lambda a, b, value: ops.pad([a, b], value)[0],
+    "a table": lambda a, b, value: ops.pad(torch.stack([a[:1], b[:1]]), value, size=3)[0],
+    "a ragged batch": lambda a, b, value: ops.repad(torch.cat([a, b]), torch.tensor([0, 1, 3]), value, 3)[0],
+    "a value of the data": lambda a, b, value: ops.pad([a, b], (a.sum() * value).item())[0],
+}
+
+
+@pytest.mark.parametrize("values", [(1.5, 2.5, 3.5), (-100, -1, 7)], ids=["floats", "ints"])
+@pytest.mark.parametrize("of", PADDED)
+def test_padding_values_that_differ_from_call_to_call(of, values):
+    """Dynamo makes a symbol of the number once it has changed."""
+    call, a, b = PADDED[of], torch.ones(1), torch.ones(2)
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+        for value in values:
+            assert torch.equal(compiled(a, b, value), call(a, b, value))
+
+
 def test_autocast_in_a_graph():
     compiled = torch.compile(lambda a, b: ops.stack([a, b]), fullgraph=True, backend="aot_eager")
     half, single = torch.ones(2, dtype=torch.bfloat16).requires_grad_(), torch.ones(2)

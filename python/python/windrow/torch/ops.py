@@ -73,6 +73,9 @@ def _copy(table: torch.Tensor) -> torch.Tensor:
 
 def _number(value: Any) -> Any:
     """A number of NumPy's, or in a tensor of the host without dims, as one of Python's; anything else as it is."""
+    # `torch.compile` does not look for attributes of its symbols, which are ints and floats to it.
+    if isinstance(value, (int, float)):
+        return value
     is_number = getattr(value, "ndim", None) == 0 and str(getattr(value, "device", "cpu")) == "cpu"
     return value.item() if is_number else value
 
