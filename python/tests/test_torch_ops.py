@@ -418,6 +418,18 @@ def test_values_of_numpy_and_tensors(value):
     assert torch.equal(ops.repad(torch.cat(tensors), offsets_of(tensors), value)[0], want)
 
 
+@pytest.mark.parametrize("size", [np.int64(5), np.uint8(5), torch.tensor(5)])
+def test_sizes_of_numpy_and_tensors(size):
+    tensors = [torch.ones(2), torch.zeros(2)]
+    values, offsets, table = torch.cat(tensors), offsets_of(tensors), torch.stack(tensors)
+    want = padded(tensors, size=5)
+    for given in (tensors, table, *(torch.nested.nested_tensor(tensors, layout=layout) for layout in (torch.jagged, torch.strided))):
+        assert torch.equal(ops.pad(given, size=size)[0], want)
+        refusal(lambda: ops.pad(given, size=size - 4), wr.ShapeError, "windrow::pad: tensor 0: expected at most size=1 rows, got 2")
+    assert torch.equal(ops.repad(values, offsets, size=size)[0], want)
+    assert torch.equal(ops.unpad(want, torch.tensor([2, 3]), size=size)[0], torch.tensor([1.0, 1, 0, 0, 0]))
+
+
 def test_offsets_of_nested_tensors_are_int64():
     nested = torch.nested.nested_tensor_from_jagged(torch.ones(3), torch.tensor([0, 1, 3], dtype=torch.int32))
     assert torch.equal(ops.ragged(nested)[1], torch.tensor([0, 1, 3]))

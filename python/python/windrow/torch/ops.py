@@ -148,7 +148,7 @@ def pad(tensors: Tensors, value: float = 0, side: Literal["right", "left", "cent
         (tensor([[   1,    2],
                 [   3, -100]]), tensor([2, 1]))
     """
-    jagged, value = _jagged(tensors), _number(value)
+    jagged, value, size = _jagged(tensors), _number(value), _number(size)
     table = _table("pad", tensors)
     one, is_traced = jagged[0] if jagged is not None else table, torch.compiler.is_compiling()
     if one is not None and not is_traced:
