@@ -82,6 +82,9 @@ VALUES = {
     ("take", "ids beyond"): (ops.take, (ones(2, 2), torch.tensor([[0], [2]])), IndexError, r"ids\[1\]: index 2 is out of range for 2 rows"),
     ("take", "ids below"): (lambda a, i: ops.take([a, a], i), (F32, torch.tensor([1, -3])), IndexError, r"ids\[1\]: index -3 is out of range for 2 rows"),
     ("unpad", "lengths beyond"): (lambda a, n: ops.unpad(a, n, size=4), (ones(2, 2), torch.tensor([1, 3])), wr.ShapeError, r"lengths\[1\]: expected 0 to 2, got 3"),
+    ("unpad", "lengths beyond int64"): (
+        lambda a, n: ops.unpad(a, n, size=4), (ones(2, 2), torch.tensor([2**63, 0], dtype=torch.uint64)), wr.ShapeError, rf"lengths\[0\]: expected 0 to 2, got {2**63}"
+    ),
     ("unpad", "negative lengths"): (
         lambda a, n: ops.unpad(a, n, size=1, side="left"), (ones(2, 2), torch.tensor([-1, 2])), wr.ShapeError, r"lengths\[0\]: expected 0 to 2, got -1"
     ),

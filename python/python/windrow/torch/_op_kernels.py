@@ -167,10 +167,13 @@ def sorted_sums(flat: torch.Tensor, ids: torch.Tensor, rows: int) -> torch.Tenso
 
 def unpad(padded: torch.Tensor, lengths: torch.Tensor, size: Optional[int] = None, side: str = "right") -> Pair:
     checks.unpad(padded, lengths, size, side)
-    lengths = lengths.long()
     if lengths.device.type != "cpu" and size is not None:
-        return unpad_unseen(_rows(padded), lengths, padded.shape[1], size, side)
-    values, offsets = _unpad_known(padded, lengths.cpu(), side)
+        return unpad_unseen(_rows(padded), lengths.long(), padded.shape[1], size, side)
+    lengths = lengths.cpu()
+    if lengths.dtype == torch.uint64:
+        # int64 does not hold all of them.
+        checks.lengths(lengths.tolist(), padded.shape[1])
+    values, offsets = _unpad_known(padded, lengths.long(), side)
     checks.total(size, values.shape[0])
     return values, offsets
 
