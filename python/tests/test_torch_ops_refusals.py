@@ -50,6 +50,8 @@ BAD |= {
     ("pad", "size"): (lambda a: ops.pad([a], size=-1), (F32,), ValueError, SIZE),
     ("pad", "side"): (lambda a: ops.pad([a], side="top"), (F32,), ValueError, SIDE),
     ("pad", "value"): (lambda a: ops.pad([a], 0.5), (INTS,), ValueError, VALUE + " int64"),
+    ("pad", "complex value"): (lambda a: ops.pad([a], 0j), (F32,), ValueError, VALUE + " float32"),
+    ("pad", "complex value of rows"): (lambda a: ops.pad(a, 0j), (F32[None],), ValueError, VALUE + " float32"),
     ("pad", "value beyond"): (lambda a: ops.pad([a], 300), (INTS.byte(),), ValueError, VALUE + " uint8"),
     ("pad", "value that is none"): (lambda a: ops.pad([a], float("nan")), (INTS,), ValueError, VALUE + " int64"),
     ("pad", "value of rows"): (lambda a: ops.pad(a, 0.5, size=3), (INTS[None],), ValueError, VALUE + " int64"),
@@ -75,6 +77,7 @@ BAD |= {
     ("repad", "no offsets"): (ops.repad, (F32, INTS[:0]), wr.ShapeError, r"offsets: expected N \+ 1 of them for N samples, got none"),
     ("repad", "size"): (lambda a, b: ops.repad(a, b, size=-1), (F32, INTS), ValueError, SIZE),
     ("repad", "side"): (lambda a, b: ops.repad(a, b, size=2, side="top"), (F32, INTS), ValueError, SIDE),
+    ("repad", "complex value"): (lambda a, b: ops.repad(a, b, 0j, 2), (F32, INTS), ValueError, VALUE + " float32"),
     ("repad", "value"): (lambda a, b: ops.repad(a, b, 0.5, 2), (INTS, INTS), ValueError, VALUE + " int64"),
 }
 # Found in the values, which no trace knows.

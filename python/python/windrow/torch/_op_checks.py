@@ -249,9 +249,9 @@ def _side(op: str, given: str) -> None:
 
 
 def _value(op: str, given: Any, beside: torch.Tensor) -> None:
-    """OpValueError for a number that the dtype has not, by the engine's rules. Every dtype has 0; a symbol is looked at where the graph
-    runs."""
-    if isinstance(given, (int, float, complex)) and given != 0:
+    """OpValueError for a number that the dtype has not, by the engine's rules. Every dtype has 0, but real ones lack 0j; a symbol is
+    looked at where the graph runs."""
+    if isinstance(given, complex) or isinstance(given, (int, float)) and given != 0:
         try:
             _explain(beside.dtype, given)
         except ValueError as error:
