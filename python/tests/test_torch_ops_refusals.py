@@ -199,6 +199,26 @@ def test_pad_of_one_tensor_is_named_in_its_errors(of):
         assert texts[0] == texts[1]
 
 
+PADS = {
+    "a list": lambda rows, value: ops.pad(rows, value, size=3),
+    "a table": lambda rows, value: ops.pad(torch.stack(rows), value, size=3),
+    "a nested tensor": lambda rows, value: ops.pad(torch.nested.nested_tensor(rows, layout=torch.jagged), value, size=3),
+    "a ragged batch": lambda rows, value: ops.repad(torch.cat(rows), torch.tensor([0, 2, 4]), value, 3),
+}
+
+
+@pytest.mark.parametrize("of", PADS)
+def test_values_of_more_bits_than_the_dispatcher_has(of):
+    for value in (2**63, 2**64, 2**64 + 1, -(2**63) - 1):
+        for dtype in (torch.float32, torch.bfloat16, torch.complex128):
+            rows = [ones(2, dtype=dtype), ones(2, dtype=dtype)]
+            assert torch.equal(PADS[of](rows, value)[0], wr.pad(rows, value=value, size=3).torch())
+        refusal(lambda: PADS[of]([INTS, INTS], value), ValueError, f"windrow::(re)?pad: value={value} is not representable in int64")
+    for dtype in (torch.uint64, torch.float64):
+        error = refusal(lambda: PADS[of]([INTS.to(dtype)] * 2, 10**400), ValueError, "windrow::(re)?pad: value=1000.* is beyond every dtype")
+        assert isinstance(error, RuntimeError)
+
+
 def test_eager_calls_name_the_op_that_keeps_gradients():
     tensors = [torch.ones(2), torch.ones(3, requires_grad=True)]
     for name in ("pad", "ragged", "concat", "stack"):

@@ -80,6 +80,14 @@ def _number(value: Any) -> Any:
     return value.item() if is_number else value
 
 
+def _scalar(op: str, value: Any, beside: torch.Tensor) -> Any:
+    """A number as torch's schemas take it: an int of more than 64 bits as a float, OpValueError if the dtype does not have it."""
+    if type(value) is not int or torch.compiler.is_compiling() or -(2**63) <= value < 2**64:
+        return value
+    checks.padding(op, beside, value, "right", None)
+    return float(value)
+
+
 def _even_offsets(table: torch.Tensor) -> torch.Tensor:
     """The offsets of a table's samples, which have one length."""
     return torch.arange(table.shape[0] + 1, device=table.device) * table.shape[1]
@@ -162,7 +170,8 @@ def pad(tensors: Tensors, value: float = 0, side: Literal["right", "left", "cent
             pass  # A tensor is longer: the operator of lists says which.
     if table is not None and (size is None or table.shape[1] <= size):
         return repad(table.flatten(0, 1), _even_offsets(table), value, table.shape[1] if size is None else size, side=side)
-    return _ops.pad(_list("pad", tensors), value, side, size)  # type: ignore[no-any-return]
+    rows = _list("pad", tensors)
+    return _ops.pad(rows, _scalar("pad", value, rows[0]), side, size)  # type: ignore[no-any-return]
 
 
 def ragged(tensors: Tensors) -> Pair:
@@ -266,4 +275,4 @@ def repad(
                 [3, 0]]), tensor([2, 1]))
     """
     values, offsets = _torch_tensor("repad", "values", values), _torch_tensor("repad", "offsets", offsets)
-    return _ops.repad(values, offsets, _number(value), size, side)  # type: ignore[no-any-return]
+    return _ops.repad(values, offsets, _scalar("repad", _number(value), values), size, side)  # type: ignore[no-any-return]
