@@ -132,20 +132,34 @@ def test_out():
         (bytearray(nbytes - 1), ValueError, f"out: expected {nbytes} bytes or more, got {nbytes - 1}"),
         (np.zeros(100, np.float32), wr.DTypeError, "out: expected uint8, got float32"),
         (np.zeros(200, np.uint8)[::2], wr.LayoutError, "out: expected bytes without gaps"),
-        (frozen, wr.LayoutError, "expected writable memory"),
+        (frozen, wr.LayoutError, "out: expected writable memory, got read-only memory"),
+        (wr.asarray(frozen), wr.LayoutError, "out: expected writable memory, got read-only memory"),
         (3, ValueError, "out: expected 67 bytes or more, got 8"),
         ("text", TypeError, "out: expected an array-like, got str"),
     ]:
-        assert text in str(refusal(lambda bad=bad: wr.pack(tree, out=bad), kind))
+        error = refusal(lambda bad=bad: wr.pack(tree, out=bad), kind)
+        assert str(error).startswith(text)
+        assert [getattr(error, name, None) or None for name in ("index", "path", "side")] == [None] * 3
     assert not frozen.any()
     memory = np.arange(100, dtype=np.uint8)
-    refusal(lambda: wr.pack([memory[20:60]], out=memory), ValueError)
+    shared = 'out: expected memory apart from the leaf{0}, got memory that overlaps the leaf{0}'
+    assert str(refusal(lambda: wr.pack(memory[20:60], out=memory), ValueError)) == shared.format("")
     # The bytes between leaves are written too.
-    refusal(lambda: wr.pack([tree["b"], memory[10:20]], out=memory), ValueError)
+    error = refusal(lambda: wr.pack({"a: b": tree["b"], "c": memory[10:20]}, out=memory), ValueError, index=1, path="c", side=None)
+    assert str(error) == shared.format(' at "c"') == f"out: expected {error.expected}, got {error.got}"
     np.testing.assert_array_equal(memory, np.arange(100))
     error = refusal(lambda: wr.pack(tree, out=bytearray(100), device="pinned"), wr.DeviceError)
     assert str(error) == "out: expected pinned, got cpu"
     refusal(lambda: wr.pack(tree, out=bytearray(100), device="nowhere"), ValueError, "nowhere")
+    # The error of a leaf is that of the leaf.
+    refusal(lambda: wr.pack({"a: b": "text"}, out=frozen), TypeError, 'tree at "a: b"', path="a: b")
+
+
+def test_out_that_torch_does_not_let_write():
+    torch = pytest.importorskip("torch")
+    with torch.inference_mode():
+        out = torch.zeros(100, dtype=torch.uint8)
+    refusal(lambda: wr.pack({"a": np.ones(3)}, out=out), RuntimeError, "out: expected a tensor that may be written to here, got an inference tensor")
 
 
 def test_arguments():
@@ -498,9 +512,10 @@ def test_errors_count_the_leaves_of_the_caller():
     """Tied leaves, which are stored once, are counted as the others are."""
     memory, w = np.zeros(400, np.uint8), np.ones(4, np.float32)
     error = refusal(lambda: wr.pack({"a": w, "tied": w, "b": memory[8:24]}, out=memory), ValueError)
-    assert str(error) == 'destination 0 at "a": expected memory apart from source 2, got memory that overlaps source 2'
+    assert (error.index, error.path) == (2, "b")
+    assert str(error) == 'out: expected memory apart from the leaf at "b", got memory that overlaps the leaf at "b"'
     error = refusal(lambda: wr.pack({"a": w, "tied": w, "b": w + 1, "c": memory[70:80]}, out=memory), ValueError)
-    assert (error.index, error.path) == (2, "b") and "memory that overlaps source 3" in str(error)
+    assert (error.index, error.path) == (3, "c") and 'memory that overlaps the leaf at "c"' in str(error)
     assert not memory.any()
     packed, into = wr.pack({"a": w, "tied": w, "b": w + 1}), np.zeros(4, np.float32)
     error = refusal(lambda: wr.unpack(packed.buffer, packed.layout, into={"a": into, "tied": into, "b": into[:2]}), wr.ShapeError)

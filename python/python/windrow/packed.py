@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple, TypeVar, overload
 
 from windrow import _windrow
+from windrow._flattener import at_path
 from windrow._layout import LEAF, Layout, LeafPlace, Piece, layout_of, nodes_of, plain_tree
 from windrow._windrow import DeviceError, Engine, Tensor
 from windrow.plan import int_of
@@ -140,8 +142,29 @@ def pack(tree: Any, *, device: Optional[_Device] = None, align: int = 64, out: O
         buffer = _bytes_of(out, plan.layout.nbytes, "out")
         if device is not None and _windrow._device_name(device) != buffer.device:
             raise DeviceError(f"out: expected {device}, got {buffer.device}")
-    plan.write(buffer, engine)
+    try:
+        plan.write(buffer, engine)
+    except Exception as error:
+        if getattr(error, "side", None) == "destination":
+            _name_out(error, plan.leaves.paths)
+        raise
     return Packed(buffer, plan.layout)
+
+
+def _name_out(error: Any, paths: Sequence[str]) -> None:
+    """Makes the error of a destination, which is a part of the buffer, one of `out`. Its index and path become those of the leaf that
+    shares memory with it, if one does."""
+    text = str(error).removeprefix(f"destination {error.index}{at_path(error.path)}: ")
+    shared = re.search(r"\bsource (\d+)", text)
+    error.index, error.path, error.side = (int(shared[1]), paths[int(shared[1])], None) if shared else (None, "", None)
+
+    def named(text: str) -> str:
+        return text.replace(shared[0], f"the leaf{at_path(error.path)}") if shared else text
+
+    error.args = ("out: " + named(text),)
+    for name in ("expected", "got"):
+        if hasattr(error, name):
+            setattr(error, name, named(getattr(error, name)))
 
 
 class PlannedPack:
