@@ -10,13 +10,14 @@ mod log;
 mod moves;
 mod number;
 mod options;
+mod place;
 mod status;
 
 use std::ffi::{c_char, c_void};
 use std::ptr;
 
 use windrow::batch::Fields;
-use windrow::dlpack::{self, DLManagedTensorVersioned, DLTensor};
+use windrow::dlpack::{DLManagedTensorVersioned, DLTensor};
 use windrow::{Error, SampleList, Stream, Tensor};
 
 pub use log::{windrow_set_log, LogCallback, LogLevel};
@@ -27,6 +28,7 @@ pub use number::{
 };
 use options::target_at;
 pub use options::{Form, Granularity, Mask, Options, Side};
+use place::read_tensor;
 use status::{guarded, is_null};
 pub use status::{windrow_error, windrow_error_sample, windrow_status_name, Status};
 
@@ -154,7 +156,7 @@ pub unsafe extern "C" fn windrow_samples_push(
         let index = samples.0.len();
         // SAFETY: the caller's promise.
         unsafe {
-            let foreign = dlpack::read_tensor(tensor).map_err(|error| error.at_index(index))?;
+            let foreign = read_tensor(tensor).map_err(|error| error.at_index(index))?;
             let (shape, strides) = (foreign.shape, foreign.strides);
             let pushed =
                 samples.0.push(foreign.data, foreign.dtype, foreign.device, shape, strides);

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use windrow::collate::AnyTransform;
 use windrow::dlpack::{
-    self, device_from_dl, dtype_from_dl, DLDataType, DLDataTypeCode, DLDevice, DLDeviceType,
-    DLTensor,
+    dtype_from_dl, DLDataType, DLDataTypeCode, DLDevice, DLDeviceType, DLTensor,
 };
 use windrow::plan::Target;
 use windrow::tensor::Scalar;
@@ -14,6 +13,7 @@ use windrow::{
 };
 
 use crate::number::Number;
+use crate::place::{place_of, read_tensor};
 use crate::status::is_null;
 
 /// The form of the batch: `windrow_options.form`.
@@ -86,7 +86,7 @@ pub struct Options {
     pub dtype: DLDataType,
     /// If not 0, `device` is given. Otherwise the batch is where the samples are.
     pub has_device: i32,
-    /// The device to place the batch on.
+    /// The device to place the batch on: kDLCPU or, for page-locked memory, kDLCUDAHost, both with id 0, or kDLCUDA.
     pub device: DLDevice,
     /// The value of padding, at first the integer 0.
     pub value: Number,
@@ -174,22 +174,21 @@ impl Default for Options {
     }
 }
 
-/// A tensor of the caller's memory, with the errors of [`dlpack::read_tensor`] and of its layout.
+/// A tensor of the caller's memory, with the errors of [`read_tensor`] and of its layout.
 ///
 /// # Safety
 /// A tensor, not NULL, whose memory is there as long as the result.
 unsafe fn tensor_at(tensor: *const DLTensor) -> Result<Tensor> {
     // SAFETY: the caller's promise.
     unsafe {
-        let foreign = dlpack::read_tensor(tensor)?;
+        let foreign = read_tensor(tensor)?;
         let layout = foreign.layout()?;
         let (data, dtype, device) = (foreign.data, foreign.dtype, foreign.device);
         Ok(Tensor::new_unchecked(Arc::new(()), data, dtype, device, layout, true))
     }
 }
 
-/// Memory of the caller's to be written to, with the errors of [`dlpack::read_tensor`] and of its
-/// layout.
+/// Memory of the caller's to be written to, with the errors of [`read_tensor`] and of its layout.
 ///
 /// # Safety
 /// A tensor, not NULL. Its memory may be written to, and nothing else uses it while the target
@@ -197,7 +196,7 @@ unsafe fn tensor_at(tensor: *const DLTensor) -> Result<Tensor> {
 pub(crate) unsafe fn target_at<'t>(tensor: *const DLTensor) -> Result<Target<'t>> {
     // SAFETY: the caller's promise.
     unsafe {
-        let foreign = dlpack::read_tensor(tensor)?;
+        let foreign = read_tensor(tensor)?;
         let layout = foreign.layout()?;
         Ok(Target::from_raw_parts(foreign.data, foreign.dtype, foreign.device, layout))
     }
@@ -305,8 +304,7 @@ impl Options {
             collate = collate.cast(dtype);
         }
         if let Some(device) = self.device()? {
-            collate =
-                collate.device(device_from_dl(device).map_err(|error| error.about("device"))?);
+            collate = collate.device(place_of(device).map_err(|error| error.about("device"))?);
         }
         if self.saturate != 0 {
             collate = collate.saturate();

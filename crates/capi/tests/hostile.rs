@@ -225,6 +225,12 @@ fn impossible_options_are_a_status() {
             assert_eq!(windrow_assemble(engine, samples, &options, &mut batch), status);
             assert!(text().starts_with(name), "{}", text());
         }
+        for (device_type, device_id) in [(DLDeviceType::CPU, 7), (DLDeviceType::ROCM_HOST, 0)] {
+            let device = DLDevice { device_type, device_id };
+            let elsewhere = Options { has_device: 1, device, ..options };
+            assert_eq!(windrow_assemble(engine, samples, &elsewhere, &mut batch), Status::Argument);
+            assert!(text().starts_with("device must be kDLCPU or kDLCUDAHost"), "{}", text());
+        }
         options.scale = 0.5;
         assert_eq!(windrow_assemble(engine, samples, &options, &mut batch), Status::Dtype);
         assert!(text().contains("set dtype to float32"), "{}", text());

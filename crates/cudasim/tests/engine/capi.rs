@@ -6,6 +6,7 @@ use std::ptr::null_mut;
 use windrow::dlpack::{
     DLDataType, DLDataTypeCode, DLDevice, DLDeviceType, DLManagedTensorVersioned, DLTensor,
 };
+use windrow::{DType, Device};
 use windrow_capi::*;
 
 use crate::calls::{count, traced};
@@ -175,6 +176,49 @@ fn failures_of_the_driver_have_its_words_in_c() {
             assert_eq!(status == Status::Cuda, text().contains("cuLaunchKernel"), "{}", text());
             assert!(batch.is_null() == (status != Status::Ok));
             windrow_batch_free(batch);
+            windrow_samples_free(samples);
+            windrow_engine_free(engine);
+        }
+    });
+}
+
+#[test]
+fn page_locked_memory_of_c_is_known_as_such() {
+    on_gpu(|_| {
+        let held = crate::rig::engine().empty(DType::I32, &[4], Device::Pinned).unwrap();
+        let locked = DLDevice { device_type: DLDeviceType::CUDA_HOST, device_id: 0 };
+        let (mut engine, mut samples, mut batch) = (null_mut(), null_mut(), null_mut());
+        let mut tensor: *mut DLManagedTensorVersioned = null_mut();
+        // SAFETY: handles of the library and live memory.
+        unsafe {
+            held.data_ptr().cast::<[i32; 4]>().write([1, 2, 3, 4]);
+            assert_eq!(windrow_engine_new(1, &mut engine), Status::Ok);
+            assert_eq!(windrow_samples_new(&mut samples), Status::Ok);
+            for index in 0..2 {
+                let data = held.data_ptr().wrapping_add(8 * index).cast();
+                let tensor = row(data, locked, &mut 2);
+                assert_eq!(windrow_samples_push(samples, &tensor), Status::Ok, "{}", text());
+            }
+            let there = Options { has_device: 1, device: locked, ..Options::default() };
+            let device = DLDevice { device_type: DLDeviceType::CPU, device_id: 0 };
+            let pageable = Options { has_device: 1, device, ..Options::default() };
+            for (options, kind) in [
+                (Options::default(), DLDeviceType::CUDA_HOST),
+                (there, DLDeviceType::CUDA_HOST),
+                (pageable, DLDeviceType::CPU),
+            ] {
+                let status = windrow_assemble(engine, samples, &options, &mut batch);
+                assert_eq!(status, Status::Ok, "{}", text());
+                assert_eq!(
+                    windrow_batch_tensor(batch, Field::Data as i32, &mut tensor),
+                    Status::Ok
+                );
+                let of = &(*tensor).dl_tensor;
+                assert_eq!((of.device.device_type, of.device.device_id), (kind, 0));
+                assert_eq!(*of.data.cast::<[i32; 4]>(), [1, 2, 3, 4]);
+                ((*tensor).deleter.unwrap())(tensor);
+                windrow_batch_free(batch);
+            }
             windrow_samples_free(samples);
             windrow_engine_free(engine);
         }
