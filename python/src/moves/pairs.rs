@@ -383,7 +383,12 @@ impl SideReader {
             Some(index) => Mismatch::new(Some(index), expected, got),
             None => Mismatch::for_subject(self.argument(), expected, got),
         };
-        Err(self.error(py, to_py_err(py, &Error::Layout(Box::new(found))), index, path))
+        let error = Error::Layout(Box::new(found));
+        let error = match index {
+            Some(index) => error.at_side(self.side, index),
+            None => error,
+        };
+        Err(self.error(py, to_py_err(py, &error), index, path))
     }
 
     /// A torch tensor as it is, always `Some`; RuntimeError if it is an inference tensor outside of inference mode.

@@ -29,6 +29,9 @@ use crate::samples::trees::{is_tree, Trees};
 /// LayoutError with the index. Moves during a call, or after the memory was exported as an array, are not noticed, nor are changes
 /// that objects of other libraries make behind their own pointers.
 ///
+/// Whether a torch tensor requires grad is asked when it is imported, not when the list is used: one that comes to require it later, or
+/// was imported under ``torch.no_grad()``, is read as if it were detached. `asarray` does the same.
+///
 /// ``samples[i]`` is a `Tensor` over the sample's memory, or, for one of foreign byte order, which no tensor has, a copy in native order.
 /// ``samples[i] = sample`` replaces one sample: the list refers to the new one from then on, and no memory is written. The old one
 /// is released at once, unless another list or view has it, or work on a device reads it: Python numbers that were given together,

@@ -92,7 +92,7 @@ def collate_fn(
         RuntimeError, TypeError, KeyError, ...: those of ``default_collate``; their ``__cause__`` names sample and
             leaf. Leaves with a spec, a `SampleList` and an Arrow table raise the errors of windrow, LayoutError among them for samples that
             require grad while torch's grad mode is on, or have a tangent of forward-mode AD: without a spec
-            these keep their gradients.
+            these keep their gradients. A `SampleList` looks at its samples when it is made.
 
     Example:
         >>> import torch, windrow as wr, windrow.torch
