@@ -194,7 +194,7 @@ typedef struct {
   DLDataType dtype;
   // If not 0, `device` is given. Otherwise the batch is where the samples are.
   int32_t has_device;
-  // The device to place the batch on.
+  // The device to place the batch on: kDLCPU or, for page-locked memory, kDLCUDAHost, both with id 0, or kDLCUDA.
   DLDevice device;
   // The value of padding, at first the integer 0.
   windrow_number value;

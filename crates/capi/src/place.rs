@@ -34,7 +34,7 @@ pub(crate) fn place_of(device: DLDevice) -> Result<Device> {
         (Device::Cpu, DLDeviceType::CPU, 0) => Ok(Device::Cpu),
         (Device::Cpu, DLDeviceType::CUDA_HOST, 0) => Ok(Device::Pinned),
         (Device::Cpu, kind, id) => Err(Error::argument(format!(
-            "must be kDLCPU or kDLCUDAHost with id 0, or kDLCUDA, got DLPack device type {kind}, id {id}"
+            "expected kDLCPU or kDLCUDAHost with id 0, or kDLCUDA, got DLPack device type {kind}, id {id}"
         ))),
         (device, ..) => Ok(device),
     }

@@ -229,7 +229,7 @@ fn impossible_options_are_a_status() {
             let device = DLDevice { device_type, device_id };
             let elsewhere = Options { has_device: 1, device, ..options };
             assert_eq!(windrow_assemble(engine, samples, &elsewhere, &mut batch), Status::Argument);
-            assert!(text().starts_with("device must be kDLCPU or kDLCUDAHost"), "{}", text());
+            assert!(text().starts_with("device: expected kDLCPU or kDLCUDAHost"), "{}", text());
         }
         options.scale = 0.5;
         assert_eq!(windrow_assemble(engine, samples, &options, &mut batch), Status::Dtype);

@@ -200,12 +200,11 @@ fn page_locked_memory_of_c_is_known_as_such() {
                 assert_eq!(windrow_samples_push(samples, &tensor), Status::Ok, "{}", text());
             }
             let there = Options { has_device: 1, device: locked, ..Options::default() };
-            let device = DLDevice { device_type: DLDeviceType::CPU, device_id: 0 };
-            let pageable = Options { has_device: 1, device, ..Options::default() };
-            for (options, kind) in [
-                (Options::default(), DLDeviceType::CUDA_HOST),
-                (there, DLDeviceType::CUDA_HOST),
-                (pageable, DLDeviceType::CPU),
+            let pageable = Options { has_device: 1, device: CPU, ..Options::default() };
+            for (options, device) in [
+                (Options::default(), Device::Pinned),
+                (there, Device::Pinned),
+                (pageable, Device::Cpu),
             ] {
                 let status = windrow_assemble(engine, samples, &options, &mut batch);
                 assert_eq!(status, Status::Ok, "{}", text());
@@ -214,7 +213,7 @@ fn page_locked_memory_of_c_is_known_as_such() {
                     Status::Ok
                 );
                 let of = &(*tensor).dl_tensor;
-                assert_eq!((of.device.device_type, of.device.device_id), (kind, 0));
+                assert_eq!(windrow::device::device_of(of.data.addr()), Ok(device));
                 assert_eq!(*of.data.cast::<[i32; 4]>(), [1, 2, 3, 4]);
                 ((*tensor).deleter.unwrap())(tensor);
                 windrow_batch_free(batch);
