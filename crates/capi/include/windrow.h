@@ -312,7 +312,7 @@ windrow_status windrow_samples_new(windrow_samples **samples);
 //
 // # Safety
 // A list, and a tensor whose shape and strides have `ndim` entries. Every element that they reach stays valid and
-// unchanged until the last call that assembles the list has returned, on a device until that work is done.
+// unchanged until the last call that assembles the list has returned, in device or page-locked memory until that work is done.
 windrow_status windrow_samples_push(windrow_samples *samples,
                                     const DLTensor *tensor);
 
@@ -355,9 +355,9 @@ windrow_status windrow_assemble(const windrow_engine *engine,
                                 windrow_batch **batch);
 
 // Does what `windrow_assemble` does, by work enqueued on a stream (`CUstream`, `cudaStream_t`; NULL is the default
-// one) behind what is already on it. The call does not wait for a batch on a device: samples in device memory stay
-// until the work is done, and a user on another stream calls `windrow_batch_ready_on` first. A batch on the host is
-// complete on return; if its samples are on the host too, the stream is not used.
+// one) behind what is already on it. The call does not wait for a batch on a device: samples in device or page-locked
+// memory stay until the work is done, and a user on another stream calls `windrow_batch_ready_on` first. A batch on the
+// host is complete on return; if its samples are in pageable memory too, the stream is not used.
 //
 // # Safety
 // `engine` and `samples` are handles of this library; each array of `options` has as many entries as its count says; `batch`
@@ -450,7 +450,7 @@ windrow_status windrow_copy_many(const windrow_engine *engine,
 
 // Does what `windrow_copy_many` does, by work enqueued on a stream (`CUstream`, `cudaStream_t`; NULL is the default
 // one) behind what is already on it. On return, destinations on the host are written and sources in pageable memory
-// are read; memory of a device stays until the work is done. Without a side on a device or in page-locked memory the
+// are read; device and page-locked memory stay until the work is done. Without a side on a device or in page-locked memory the
 // stream is not used.
 //
 // # Safety

@@ -18,7 +18,7 @@ use std::ptr;
 
 use windrow::batch::Fields;
 use windrow::dlpack::{DLManagedTensorVersioned, DLTensor};
-use windrow::{Error, SampleList, Stream, Tensor};
+use windrow::{Device, Error, SampleList, Stream, Tensor};
 
 pub use log::{windrow_set_log, LogCallback, LogLevel};
 pub use moves::{windrow_copy_many, windrow_copy_many_on, windrow_copy_many_with};
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn windrow_samples_new(samples: *mut *mut Samples) -> Stat
 ///
 /// # Safety
 /// A list, and a tensor whose shape and strides have `ndim` entries. Every element that they reach stays valid and
-/// unchanged until the last call that assembles the list has returned, on a device until that work is done.
+/// unchanged until the last call that assembles the list has returned, in device or page-locked memory until that work is done.
 #[no_mangle]
 pub unsafe extern "C" fn windrow_samples_push(
     samples: *mut Samples,
@@ -240,9 +240,9 @@ pub unsafe extern "C" fn windrow_assemble(
 }
 
 /// Does what `windrow_assemble` does, by work enqueued on a stream (`CUstream`, `cudaStream_t`; NULL is the default
-/// one) behind what is already on it. The call does not wait for a batch on a device: samples in device memory stay
-/// until the work is done, and a user on another stream calls `windrow_batch_ready_on` first. A batch on the host is
-/// complete on return; if its samples are on the host too, the stream is not used.
+/// one) behind what is already on it. The call does not wait for a batch on a device: samples in device or page-locked
+/// memory stay until the work is done, and a user on another stream calls `windrow_batch_ready_on` first. A batch on the
+/// host is complete on return; if its samples are in pageable memory too, the stream is not used.
 ///
 /// # Safety
 /// `engine` and `samples` are handles of this library; each array of `options` has as many entries as its count says; `batch`
@@ -295,6 +295,18 @@ pub unsafe extern "C" fn windrow_assemble_into(
                 Some(scales) => target.with_scales(scales),
                 None => target,
             }
+        };
+        let is_host = |device: Device| matches!(device, Device::Cpu | Device::Pinned);
+        let are_host = samples.metas().iter().all(|meta| is_host(meta.device));
+        // SAFETY: the caller's promise.
+        let (place, is_given) = unsafe {
+            let is_given = options.as_ref().is_some_and(|options| options.has_device != 0);
+            (read_tensor(out)?.device, is_given)
+        };
+        // A batch of samples on the host is in whichever memory of the host `out` is.
+        let collate = match !is_given && are_host && is_host(place) {
+            true => collate.device(place),
+            false => collate,
         };
         let fields = engine.assemble_into(samples, &collate, &mut target)?;
         if batch.is_null() {

@@ -31,7 +31,7 @@ pub unsafe extern "C" fn windrow_copy_many(
 
 /// Does what `windrow_copy_many` does, by work enqueued on a stream (`CUstream`, `cudaStream_t`; NULL is the default
 /// one) behind what is already on it. On return, destinations on the host are written and sources in pageable memory
-/// are read; memory of a device stays until the work is done. Without a side on a device or in page-locked memory the
+/// are read; device and page-locked memory stay until the work is done. Without a side on a device or in page-locked memory the
 /// stream is not used.
 ///
 /// # Safety

@@ -1,11 +1,11 @@
-//! Where memory of the caller's is: of page-locked and managed memory the driver says it, as DLPack has no ordinal for these.
+//! The devices of the caller's memory. The driver is asked where page-locked and managed memory is: DLPack has no ordinal for these.
 
 use windrow::device::device_of;
 use windrow::dlpack::{self, device_from_dl, DLDevice, DLDeviceType, DLTensor, ForeignTensor};
 use windrow::{Device, Error, Result};
 
 /// A tensor of the caller's, with the errors of [`dlpack::read_tensor`]. Page-locked memory is [`Device::Pinned`] if the driver
-/// knows it as such; without a driver it is memory of the host. Managed memory that the driver does not know is an
+/// knows it as such; where the driver cannot be asked it is memory of the host. Managed memory that the driver does not know is an
 /// [`Error::Argument`].
 ///
 /// # Safety
@@ -27,13 +27,13 @@ pub(crate) unsafe fn read_tensor<'a>(tensor: *const DLTensor) -> Result<ForeignT
     }
 }
 
-/// The place of a batch: page-locked memory is one of its own. [`Error::Argument`] for memory of the host that has another id than
-/// 0 or is of another vendor, else the errors of [`device_from_dl`].
+/// The device of a batch; kDLCUDAHost is [`Device::Pinned`]. [`Error::Argument`] for managed memory and for memory of the host that
+/// has another id than 0 or is of another vendor, else the errors of [`device_from_dl`].
 pub(crate) fn place_of(device: DLDevice) -> Result<Device> {
     match (device_from_dl(device)?, device.device_type, device.device_id) {
         (Device::Cpu, DLDeviceType::CPU, 0) => Ok(Device::Cpu),
         (Device::Cpu, DLDeviceType::CUDA_HOST, 0) => Ok(Device::Pinned),
-        (Device::Cpu, kind, id) => Err(Error::argument(format!(
+        (Device::Cpu, kind, id) | (_, kind @ DLDeviceType::CUDA_MANAGED, id) => Err(Error::argument(format!(
             "expected kDLCPU or kDLCUDAHost with id 0, or kDLCUDA, got DLPack device type {kind}, id {id}"
         ))),
         (device, ..) => Ok(device),

@@ -225,7 +225,9 @@ fn impossible_options_are_a_status() {
             assert_eq!(windrow_assemble(engine, samples, &options, &mut batch), status);
             assert!(text().starts_with(name), "{}", text());
         }
-        for (device_type, device_id) in [(DLDeviceType::CPU, 7), (DLDeviceType::ROCM_HOST, 0)] {
+        for (device_type, device_id) in
+            [(DLDeviceType::CPU, 7), (DLDeviceType::ROCM_HOST, 0), (DLDeviceType::CUDA_MANAGED, 0)]
+        {
             let device = DLDevice { device_type, device_id };
             let elsewhere = Options { has_device: 1, device, ..options };
             assert_eq!(windrow_assemble(engine, samples, &elsewhere, &mut batch), Status::Argument);

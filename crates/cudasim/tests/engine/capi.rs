@@ -10,7 +10,7 @@ use windrow::{DType, Device};
 use windrow_capi::*;
 
 use crate::calls::{count, traced};
-use crate::rig::*;
+use crate::rig::{self, *};
 
 const INT32: DLDataType = DLDataType { code: DLDataTypeCode::INT, bits: 32, lanes: 1 };
 const UINT8: DLDataType = DLDataType { code: DLDataTypeCode::UINT, bits: 8, lanes: 1 };
@@ -185,7 +185,7 @@ fn failures_of_the_driver_have_its_words_in_c() {
 #[test]
 fn page_locked_memory_of_c_is_known_as_such() {
     on_gpu(|_| {
-        let held = crate::rig::engine().empty(DType::I32, &[4], Device::Pinned).unwrap();
+        let held = rig::engine().empty(DType::I32, &[4], Device::Pinned).unwrap();
         let locked = DLDevice { device_type: DLDeviceType::CUDA_HOST, device_id: 0 };
         let (mut engine, mut samples, mut batch) = (null_mut(), null_mut(), null_mut());
         let mut tensor: *mut DLManagedTensorVersioned = null_mut();
@@ -217,6 +217,19 @@ fn page_locked_memory_of_c_is_known_as_such() {
                 assert_eq!(*of.data.cast::<[i32; 4]>(), [1, 2, 3, 4]);
                 ((*tensor).deleter.unwrap())(tensor);
                 windrow_batch_free(batch);
+            }
+            // Without `device`, `out` says which memory of the host it is.
+            let (out, mut pageable) =
+                (rig::engine().empty(DType::I32, &[4], Device::Pinned).unwrap(), [0i32; 4]);
+            for (data, device) in
+                [(out.data_ptr().cast(), locked), (pageable.as_mut_ptr().cast(), CPU)]
+            {
+                let mut shape = [2i64, 2];
+                let into = DLTensor { ndim: 2, ..row(data, device, &mut shape[0]) };
+                let options = Options::default();
+                let status = windrow_assemble_into(engine, samples, &options, &into, null_mut());
+                assert_eq!(status, Status::Ok, "{}", text());
+                assert_eq!(*data.cast::<[i32; 4]>(), [1, 2, 3, 4]);
             }
             windrow_samples_free(samples);
             windrow_engine_free(engine);
