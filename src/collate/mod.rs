@@ -79,7 +79,9 @@ impl Collate {
             _ => [false; 2],
         };
         let mut means = self.transform.mean.iter().zip(&other.transform.mean);
+        let sign = |collate: &Collate| collate.transform.scale.is_sign_negative();
         self == other
+            && sign(self) == sign(other)
             && value(&self.form) == value(&other.form)
             && means.all(|(a, b)| a.is_sign_negative() == b.is_sign_negative())
     }

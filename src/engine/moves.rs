@@ -156,8 +156,8 @@ impl Engine {
     /// # Errors
     /// As [`Engine::copy_many`]; of the transform those of [`Engine::assemble`]. [`Error::Argument`](crate::Error::Argument)
     /// for a limit of 0 blocks, for a `Quantize` without scales, for scales without a `Quantize`, or of another number, and for
-    /// sides on several devices beside a stream, a `Quantize` or a `Dequantize`; [`Error::Device`](crate::Error::Device) for scales to find that are not
-    /// where the destination is, for given ones on a device, and for these beside ids on a device.
+    /// sides on several devices beside a stream, a `Quantize` or a `Dequantize`; [`Error::Device`](crate::Error::Device) for
+    /// scales to find that are not where the destination is, for given ones on a device, and for these beside ids on a device.
     pub fn copy_many_with<S: Samples + ?Sized>(
         &self,
         dsts: &mut [impl AsTarget],

@@ -175,8 +175,8 @@ pub(crate) fn enqueue_table(
             "the samples of this list have too many layouts for the parameters of a kernel",
         ));
     }
-    // It is the stream that memory of the graph comes from.
-    if run.is_capturing && run.stream.handle() == executor.stream.handle() {
+    // Memory of the graph comes from the engine's own stream, which may itself be a part of the capture.
+    if run.is_capturing && executor.stream.on(run.current).is_capturing()? {
         return Err(refused_in_capture(
             "indices on a device need another stream than the engine's own",
         ));

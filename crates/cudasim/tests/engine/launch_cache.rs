@@ -7,6 +7,7 @@ use std::thread;
 use windrow::engine::RunOptions;
 use windrow::{
     Batch, Collate, DType, Device, Engine, Layout, Mask, Pad, Plan, Ragged, SampleList, Tensor,
+    Transform,
 };
 
 use crate::calls::traced;
@@ -67,10 +68,14 @@ fn a_plan_serves_zeros_of_its_own_sign_alone() {
         let (engine, lane) = (engine(), ForeignStream::new(gpu));
         let (_memory, chosen) = indices(gpu, DType::I64, &[3, 0]);
         let list = ResidentSamples::new(gpu, &engine, DType::F32, &[&[32][..]; 5]);
-        for zero in [0.0, 0.0, -0.0, 0.0] {
-            let form = Collate::pad(Pad::new().size(40).value(zero));
-            let batch = take_and(&list, &engine, (&chosen, &form), &lane);
-            assert_eq!(consume(&lane, &batch), list.expected(&[3, 0], &form), "{zero}");
+        let padded = |zero: f64| Collate::pad(Pad::new().size(40).value(zero));
+        let scaled = |zero| Collate::stack().transform(Transform::new().scale(zero));
+        for form in [&padded as &dyn Fn(f64) -> Collate, &scaled] {
+            for zero in [0.0, 0.0, -0.0, 0.0] {
+                let form = form(zero);
+                let batch = take_and(&list, &engine, (&chosen, &form), &lane);
+                assert_eq!(consume(&lane, &batch), list.expected(&[3, 0], &form), "{form:?}");
+            }
         }
     });
 }

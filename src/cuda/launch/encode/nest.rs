@@ -45,8 +45,7 @@ impl Builder<'_> {
             PerSample::Each(values) => values.iter().any(|&value| is_beyond(value as u64)),
             PerSample::Same(_) => false,
         };
-        let most =
-            (0..segment.num_samples()).map(|index| segment.step_of(index)).max().unwrap_or(0);
+        let most = segment.longest_step();
         let mut wide = outer.iter().chain([cols]).any(|dim| {
             let extent = match dim.extent {
                 Extent::Fixed(extent) => extent,

@@ -45,10 +45,9 @@ impl Builder<'_> {
             }
         }
         let mut nest = self.nest(&mut head, segment, cols, outer, 1, &Coefficients::default())?;
-        let most = (0..segment.num_samples()).map(|index| segment.step_of(index)).max();
         let extent = |dim: &SampleLoop| match dim.extent {
             Extent::Fixed(extent) => extent,
-            Extent::Joined(unit) => unit.saturating_mul(most.unwrap_or(0)),
+            Extent::Joined(unit) => unit.saturating_mul(segment.longest_step()),
         };
         if extent(cols) >= DEVICE_COUNT {
             return Err(rows_too_long(extent(cols)));
