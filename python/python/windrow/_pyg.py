@@ -309,12 +309,13 @@ def _raised(child: Any, how: _Joined, ends: Any, path: str) -> Any:
     broadcast: Any = torch.broadcast_shapes
     if is_apart or any(broadcast(part.shape, steps.shape[1:]) != part.shape for part in parts):
         return torch.cat([part + step for part, step in zip(parts, steps)], how.dim or 0)
-    for index, (part, step) in enumerate(zip(parts, steps)):
-        if dtype != values.dtype and not dtype.is_floating_point:
-            sums = part + step
+    if not dtype.is_floating_point and (dtype != values.dtype or values.device.type == "cpu"):
+        for index, (part, step) in enumerate(zip(parts, steps)):
+            sums = part.long() + step.long()
             beyond = sums[sums != sums.to(values.dtype)]
             if beyond.numel():
                 raise _beyond(index, path, values.dtype, beyond[0].item())
+    for part, step in zip(parts, steps):
         part += step
     return values
 
