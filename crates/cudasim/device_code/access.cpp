@@ -41,8 +41,8 @@ std::string hex(uint64_t number) {
     return text;
 }
 
-/// Notes the addresses of the lanes that take part in `touched`, looks at alignment and counts. Whether the lanes are neighbours
-/// whose bytes follow each other, as a rule of kernels: then they are looked at together.
+/// Notes the addresses of the lanes that take part in `touched`, looks at alignment and counts. Returns whether these lanes form
+/// one row of adjacent bytes, as most accesses do: the row is then looked at as a whole.
 bool touch(Warp& warp, const Instruction& in, const Operand& memory, Lanes active, bool may_touch(Reach&, uint64_t, uint64_t)) {
     if (!active) return false;
     uint64_t base = offset_of(warp, memory);

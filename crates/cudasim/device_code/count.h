@@ -11,7 +11,7 @@ namespace cudasim::device_code {
 struct Touched {
     uint32_t num_sectors = 0, num_lines = 0;
     uint64_t sectors[160];  ///< 32 lanes of 16 bytes, none aligned: two for each; a pair may be more
-    uint64_t addresses[32];  ///< by lane, for those that took part; of local and shared memory from its beginning
+    uint64_t addresses[32];  ///< by lane, anything for those that took no part; of local and shared memory from its beginning
 
     /// Forgets the sectors and lines; `addresses` stays as it is.
     void clear() { num_sectors = num_lines = 0; }

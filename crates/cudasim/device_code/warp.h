@@ -89,8 +89,8 @@ struct Warp {
     Touched touched;
 
     /// Makes it the warp of threads from `thread` on, of which the block has `num_threads` left.
-    /// Registers and local memory are 0xDD bytes, predicates false but PT; no state of an earlier
-    /// warp stays.
+    /// The kernel's registers and local memory are 0xDD bytes, predicates false but PT; nothing else that it may read stays of an
+    /// earlier warp.
     void reset(BlockState& of, uint32_t thread, uint32_t num_threads, Reach& may_touch, Counts& to);
     /// Whether all lanes have ended.
     bool done() const { return ready.empty() && waiting.empty(); }

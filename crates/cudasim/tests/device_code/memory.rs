@@ -110,6 +110,12 @@ pub fn accesses_that_no_gpu_allows() {
     refused("LDS R0, [R10]", 0, 0, "shared memory");
     refused("LDC R0, c[0x0][0x400]", 0, 0, "a constant beyond the end");
     refused("LDC R0, c[0x3][0x0]", 0, 0, "a constant beyond the end");
+    // A row of all lanes, across the words in which the bytes that were written are noted.
+    let row = "STG.E desc[UR4][R10.64], R0";
+    let (mut state, _memory) = with_memory(512, 4);
+    state.run(row).expect("the first store");
+    let error = state.run(&format!("{row}\n{row}")).expect_err("the second one");
+    assert!(error.contains("lane 0") && error.contains("are written a second time"), "{error}");
     // Inactive lanes may have any address.
     let (mut state, _memory) = with_memory(64, 4096);
     state.predicates[1] = 1;
