@@ -267,8 +267,9 @@ pub unsafe extern "C" fn windrow_assemble_on(
 }
 
 /// Assembles a batch into the memory of `out`, which has exactly its shape and dtype. `batch` receives everything else
-/// (lengths, offsets, mask), and may be NULL if none of it is needed. Work on a device goes to one
-/// of the engine's own streams.
+/// (lengths, offsets, mask), and may be NULL if none of it is needed. If `device` is not given and all samples are on the
+/// host, the batch is in that memory of the host, pageable or page-locked, which `out` is. Work on a device goes to one of
+/// the engine's own streams.
 ///
 /// # Safety
 /// `engine` and `samples` are handles of this library; each array of `options` has as many entries as its count says; `batch`
