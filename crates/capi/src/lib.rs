@@ -290,20 +290,17 @@ pub unsafe extern "C" fn windrow_assemble_into(
             return Err(is_null("out"));
         }
         // SAFETY: the caller's promise.
-        let mut target = unsafe {
-            let target = target_at(out).map_err(|error| error.about("out"))?;
+        let (mut target, place) = unsafe {
+            let (target, place) = target_at(out).map_err(|error| error.about("out"))?;
             match options.as_ref().map_or(Ok(None), |options| options.scales_target())? {
-                Some(scales) => target.with_scales(scales),
-                None => target,
+                Some(scales) => (target.with_scales(scales), place),
+                None => (target, place),
             }
         };
         let is_host = |device: Device| matches!(device, Device::Cpu | Device::Pinned);
         let are_host = samples.metas().iter().all(|meta| is_host(meta.device));
         // SAFETY: the caller's promise.
-        let (place, is_given) = unsafe {
-            let is_given = options.as_ref().is_some_and(|options| options.has_device != 0);
-            (read_tensor(out)?.device, is_given)
-        };
+        let is_given = unsafe { options.as_ref() }.is_some_and(|options| options.has_device != 0);
         // A batch of samples on the host is in whichever memory of the host `out` is.
         let collate = match !is_given && are_host && is_host(place) {
             true => collate.device(place),

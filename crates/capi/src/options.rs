@@ -9,7 +9,7 @@ use windrow::dlpack::{
 use windrow::plan::Target;
 use windrow::tensor::Scalar;
 use windrow::{
-    Collate, DType, Dequantize, Error, Pad, Quantize, Ragged, Result, Tensor, Transform,
+    Collate, DType, Dequantize, Device, Error, Pad, Quantize, Ragged, Result, Tensor, Transform,
 };
 
 use crate::number::Number;
@@ -188,17 +188,18 @@ unsafe fn tensor_at(tensor: *const DLTensor) -> Result<Tensor> {
     }
 }
 
-/// Memory of the caller's to be written to, with the errors of [`read_tensor`] and of its layout.
+/// Memory of the caller's to be written to, and its device, with the errors of [`read_tensor`] and of its layout.
 ///
 /// # Safety
 /// A tensor, not NULL. Its memory may be written to, and nothing else uses it while the target
 /// lives.
-pub(crate) unsafe fn target_at<'t>(tensor: *const DLTensor) -> Result<Target<'t>> {
+pub(crate) unsafe fn target_at<'t>(tensor: *const DLTensor) -> Result<(Target<'t>, Device)> {
     // SAFETY: the caller's promise.
     unsafe {
         let foreign = read_tensor(tensor)?;
         let layout = foreign.layout()?;
-        Ok(Target::from_raw_parts(foreign.data, foreign.dtype, foreign.device, layout))
+        let (data, dtype, device) = (foreign.data, foreign.dtype, foreign.device);
+        Ok((Target::from_raw_parts(data, dtype, device, layout), device))
     }
 }
 
@@ -487,7 +488,8 @@ impl Options {
             return Ok(None);
         }
         // SAFETY: the caller's promise.
-        unsafe { target_at(self.scales_out) }.map(Some).map_err(|error| error.about("scales_out"))
+        let scales = unsafe { target_at(self.scales_out) };
+        scales.map(|(target, _)| Some(target)).map_err(|error| error.about("scales_out"))
     }
 
     /// The options of a ragged batch.

@@ -45,9 +45,10 @@ impl Builder<'_> {
             }
         }
         let mut nest = self.nest(&mut head, segment, cols, outer, 1, &Coefficients::default())?;
+        let most = segment.longest_step();
         let extent = |dim: &SampleLoop| match dim.extent {
             Extent::Fixed(extent) => extent,
-            Extent::Joined(unit) => unit.saturating_mul(segment.longest_step()),
+            Extent::Joined(unit) => unit.saturating_mul(most),
         };
         if extent(cols) >= DEVICE_COUNT {
             return Err(rows_too_long(extent(cols)));
